@@ -1,0 +1,1 @@
+"""The ``foveate`` command, one file a subcommand."""

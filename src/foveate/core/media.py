@@ -1,0 +1,100 @@
+"""What is known of one piece of media: where it comes from, what its header says, what the processor made of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from foveate.core.memory import Slot, TensorBundle
+from foveate.core.stages import Span
+
+Detail = Literal["auto", "low", "high"]
+
+
+class UrlRef(msgspec.Struct, frozen=True, tag="url"):
+    """A reference that needs the network: the client's URL, byte for byte."""
+
+    url: str
+
+
+class DataRef(msgspec.Struct, frozen=True, tag="data"):
+    """A ``data:`` URL that is still text."""
+
+    url: str
+
+
+class InlineRef(msgspec.Struct, frozen=True, tag="inline"):
+    """A ``data:`` URL of a large body that a media worker has already decoded: index into the unpacked body's blobs."""
+
+    index: int
+
+
+MediaRef = UrlRef | DataRef | InlineRef
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """Encoded media bytes in the arena. ``digest`` is the hexadecimal BLAKE3 hash of exactly these bytes (64 characters)."""
+
+    slot: Slot
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of encoded media."""
+        return self.slot.size
+
+
+class ImageHeader(msgspec.Struct, frozen=True):
+    """What an image's header says. ``width`` and ``height`` are as displayed: EXIF orientation is already applied.
+
+    ``format`` is one of :data:`foveate.media.probe.IMAGE_FORMATS`; ``frames`` is 1 unless the header says otherwise.
+    """
+
+    format: str
+    width: int
+    height: int
+    frames: int = 1
+    orientation: int = 1
+
+    @property
+    def pixels(self) -> int:
+        """Decoded pixels of one frame."""
+        return self.width * self.height
+
+
+class ImageOptions(msgspec.Struct, frozen=True, order=True):
+    """Per-request choices that change what the processor makes of a picture. Part of every cache key.
+
+    ``pixels_max`` (0: the model's own limit) is what ``detail: low`` lowers. ``several`` tells whether the prompt holds more than one
+    picture, for the families that encode a picture differently then (LLaVA-OneVision); the adapter clears it for all others.
+    """
+
+    pixels_max: int = 0
+    several: bool = False
+
+
+class PreparedImage(msgspec.Struct, frozen=True):
+    """What a media worker made of one picture: model inputs in the arena and what the prompt needs to know of them.
+
+    ``replacement`` is the text that stands for the picture in the prompt, ``rows`` the number of embedding rows it becomes
+    (the number of image tokens in ``replacement``). ``inputs`` are the vision tower's arguments. ``meta`` holds the small integer
+    arrays that the language model needs too (``image_grid_thw``), flattened. ``spans`` are media_decode and mm_processor.
+    """
+
+    replacement: str
+    rows: int
+    inputs: TensorBundle
+    meta: dict[str, list[int]]
+    spans: tuple[Span, ...]
+
+
+class EncodedImage(msgspec.Struct, frozen=True):
+    """One picture's embeddings in the arena: tensor ``rows`` of shape [n, hidden] and, for DeepStack, ``deep0`` … of the same shape.
+
+    ``spans`` are encoder_queue (up to the start of the batch), vision_encode and embedding_transfer.
+    """
+
+    embeddings: TensorBundle
+    rows: int
+    spans: tuple[Span, ...]

@@ -1,0 +1,81 @@
+"""A request as the rest of Foveate knows it, whatever API shape it arrived in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from foveate.core.media import Detail, MediaRef
+
+Role = str
+
+
+class TextPart(msgspec.Struct, frozen=True, tag="text"):
+    """Text of one content part; ordinary text even where it spells one of the model's special tokens."""
+
+    text: str
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag="image"):
+    """A picture. ``index`` counts the request's pictures in prompt order; ``param`` is its place in the body, for error answers."""
+
+    index: int
+    param: str
+    ref: MediaRef
+    detail: Detail = "auto"
+    uuid: str | None = None
+
+
+Part = TextPart | ImagePart
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One message of a conversation, its parts in the client's order."""
+
+    role: Role
+    parts: tuple[Part, ...]
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How tokens are drawn and when to stop. Field names and meanings are OpenAI's and, where OpenAI has none, vLLM's.
+
+    ``logprobs`` is the number of alternatives to report a token (0: only the drawn one; None: nothing). ``temperature`` 0 is greedy.
+    """
+
+    tokens_max: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logprobs: int | None = None
+    tokens_min: int = 0
+    ignore_eos: bool = False
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A validated request. Exactly one of ``turns`` (chat) and ``prompt`` (plain completion) is set.
+
+    ``received_at`` is when the last byte of the body had arrived (monotonic seconds): time to first token counts from here.
+    ``sampling.tokens_max`` of 0 means "as much as fits the context".
+    """
+
+    id: str
+    model: str
+    kind: Literal["chat", "completion"]
+    sampling: Sampling
+    received_at: float
+    turns: tuple[Turn, ...] = ()
+    prompt: str | None = None
+    stream: bool = False
+    include_usage: bool = False
+
+    @property
+    def images(self) -> list[ImagePart]:
+        """The pictures in prompt order."""
+        return [part for turn in self.turns for part in turn.parts if isinstance(part, ImagePart)]

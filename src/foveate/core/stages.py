@@ -1,0 +1,45 @@
+"""The names of the stages a request passes before and after its first token.
+
+The same names are used as ``Server-Timing`` metrics, as log fields (``<name>_ms``), as the Prometheus label ``stage`` and as span names.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+Stage = Literal[
+    "admission",
+    "media_fetch",
+    "media_decode",
+    "mm_processor",
+    "encoder_queue",
+    "vision_encode",
+    "embedding_transfer",
+    "llm_queue",
+    "llm_prefill",
+]
+
+STAGES: Final[tuple[Stage, ...]] = (
+    "admission",
+    "media_fetch",
+    "media_decode",
+    "mm_processor",
+    "encoder_queue",
+    "vision_encode",
+    "embedding_transfer",
+    "llm_queue",
+    "llm_prefill",
+)
+"""Stages before the first token, in the order of the journey. ``tpot`` is reported beside them but is not part of the sum."""
+
+Modality = Literal["text", "multimodal"]
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """One stretch of one stage: ``start`` and ``end`` in monotonic seconds (:func:`foveate.core.clock.now`)."""
+
+    stage: Stage
+    start: float
+    end: float

@@ -1,0 +1,114 @@
+"""What the API layer may ask of the journey: the service behind every route.
+
+One implementation (:class:`foveate.journey.service.Journey`); the API's unit tests use a fake beside the contract test on the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+from foveate.core.media import Blob
+from foveate.core.errors import ErrorRecord
+from foveate.core.memory import Slot
+from foveate.core.request import Request
+from foveate.engines.port import FinishEvent, TokenEvent
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether a request can be answered now, and if not, why (fit for an operator: ``engine: loading``)."""
+
+    ready: bool
+    reason: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a request. ``prompt_tokens`` includes ``visual_tokens``; completion tokens are summed over choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    visual_tokens: int
+    cached_tokens: int
+    images: int
+
+
+class Unpacked(msgspec.Struct, frozen=True):
+    """A large body after a media worker took its inline pictures out.
+
+    ``skeleton`` is the body's JSON in which each ``data:`` URL value (of an ``image_url``) is replaced by the string ``inline:<index>``, with
+    index into ``blobs``; an entry is an error where that data URL is malformed. ``receive_seconds`` is what unpacking took.
+    """
+
+    skeleton: bytes
+    blobs: tuple[Blob | ErrorRecord, ...]
+    started_at: float
+    ended_at: float
+
+
+class BodyBuffer(Protocol):
+    """A place in the arena that a request body is received into, chunk by chunk. Leaving the context gives it back."""
+
+    def write(self, chunk: bytes) -> None:
+        """Append. Raises BodyTooLarge beyond the size it was opened with."""
+        ...
+
+    @property
+    def slot(self) -> Slot:
+        """The bytes written so far."""
+        ...
+
+
+class Answer(Protocol):
+    """One request under way. Leaving its context ends it whatever its state: cancelled if it was not finished."""
+
+    async def begin(self) -> None:
+        """Run the journey up to the first token. Raises FoveateError, with the ledger already holding the finished stages."""
+        ...
+
+    def server_timing(self) -> str:
+        """The ``Server-Timing`` header's value for what has happened so far."""
+        ...
+
+    def events(self) -> AsyncIterator[TokenEvent | FinishEvent]:
+        """The output, from the first token's event on. Raises FoveateError when the engine fails midway."""
+        ...
+
+    def usage(self) -> Usage:
+        """Tokens so far; final after the last event."""
+        ...
+
+
+class Service(Protocol):
+    """The server's inside, as the API sees it."""
+
+    models: tuple[str, ...]
+    context_tokens_max: int
+    body_bytes_max: int
+    inline_bytes_min: int
+    """Bodies of at least this many bytes are received into the arena and unpacked by a media worker."""
+
+    def readiness(self) -> Readiness:
+        """Whether a request can be answered now."""
+        ...
+
+    def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:
+        """Open a buffer for a large body. Raises ArenaFull."""
+        ...
+
+    def unpack(self, buffer: BodyBuffer) -> AbstractAsyncContextManager[Unpacked]:
+        """Take the inline pictures out of a large body, off the event loop. The blobs live as long as the context.
+
+        Raises InvalidParameter when the body is not JSON, MediaWorkersUnavailable.
+        """
+        ...
+
+    def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
+        """Open the journey of one request. Entering never waits."""
+        ...
+
+    def metrics(self) -> tuple[bytes, str]:
+        """The Prometheus exposition and its content type."""
+        ...

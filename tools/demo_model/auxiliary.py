@@ -1,0 +1,44 @@
+"""Auxiliary heads on the image tokens, used while training and dropped afterwards.
+
+Answers reach the vision tower only through the language model, which at first cannot use what it sees. Heads
+that name what every image token shows teach the tower directly; the ranks, counted from all four sides, put
+into each token what "leftmost" and "lowest" ask for.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from scenes import COLOURS, LABEL_ROWS, SHAPES
+from torch import nn
+
+_RANK = 4  # background, or first to third from that side
+_SIZES = [len(COLOURS) + 1, len(SHAPES) + 1, _RANK, _RANK, _RANK, _RANK, 1]
+_BACKGROUND_WEIGHT = 0.15  # most tokens show background, which is easy
+_CENTRE_WEIGHT = 0.5
+
+
+class AuxiliaryHeads(nn.Linear):
+    """One linear map from an image token to the logits of every row of `scenes.LABEL_ROWS`."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden, sum(_SIZES))
+
+    def losses(self, seen: dict[int, torch.Tensor], labels: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Mean loss of each row over all image tokens of the batch; both arguments are keyed by grid."""
+        tokens = torch.cat([seen[g].flatten(0, 1) for g in sorted(seen)])
+        facts = torch.cat([labels[g].transpose(1, 2).flatten(0, 1) for g in sorted(seen)])  # (tokens, rows)
+        weight = torch.where(facts[:, 0] > 0, 1.0, _BACKGROUND_WEIGHT)
+        result = {}
+        for i, (name, logits) in enumerate(zip(LABEL_ROWS, self(tokens).float().split(_SIZES, -1), strict=True)):
+            if name == "centre":
+                wanted = facts[:, i].float()
+                result[name] = _CENTRE_WEIGHT * F.binary_cross_entropy_with_logits(
+                    logits[:, 0], wanted, pos_weight=torch.tensor(4.0)
+                )
+            else:
+                each = F.cross_entropy(logits, facts[:, i], reduction="none")
+                result[name] = (each * weight).sum() / weight.sum()
+                if name.startswith("from_"):
+                    result[name] = result[name] / 2  # four ranks count as two rows
+        return result
