@@ -83,31 +83,31 @@ def configuration(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5_VLConfig:
     """
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
     rope = {"type": "mrope", "rope_type": "default", "mrope_section": [2, 7, 7], "rope_theta": 20.0}
-    text = dict(
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        vocab_size=(len(tokenizer) + 63) // 64 * 64,
-        max_position_embeddings=4096,
-        rope_parameters=rope,
-        bos_token_id=ids["<|endoftext|>"],
-        eos_token_id=ids["<|im_end|>"],
-        tie_word_embeddings=True,
-    )
-    vision = dict(
-        depth=4,
-        hidden_size=128,
-        intermediate_size=288,
-        num_heads=4,
-        out_hidden_size=192,
-        fullatt_block_indexes=[1, 3],
-        window_size=112,
-        patch_size=14,
-        spatial_merge_size=2,
-        temporal_patch_size=2,
-    )
+    text = {
+        "hidden_size": 192,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "vocab_size": (len(tokenizer) + 63) // 64 * 64,
+        "max_position_embeddings": 4096,
+        "rope_parameters": rope,
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "tie_word_embeddings": True,
+    }
+    vision = {
+        "depth": 4,
+        "hidden_size": 128,
+        "intermediate_size": 288,
+        "num_heads": 4,
+        "out_hidden_size": 192,
+        "fullatt_block_indexes": [1, 3],
+        "window_size": 112,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    }
     return Qwen2_5_VLConfig(
         text_config=text,
         vision_config=vision,
@@ -138,19 +138,19 @@ def random_model(config: Qwen2_5_VLConfig, seed: int) -> Qwen2_5_VLForConditiona
 def write_processor(out: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write tokenizer, chat template and image-processor settings: any upload becomes 16 to 144 image tokens."""
     tokenizer.save_pretrained(out)
-    settings = dict(
-        do_convert_rgb=True,
-        do_normalize=True,
-        do_rescale=True,
-        do_resize=True,
-        image_mean=[0.48145466, 0.4578275, 0.40821073],
-        image_std=[0.26862954, 0.26130258, 0.27577711],
-        image_processor_type="Qwen2VLImageProcessor",
-        merge_size=2,
-        patch_size=14,
-        resample=3,
-        rescale_factor=1 / 255,
-        size=dict(longest_edge=CELL * CELL * MAX_TOKENS, shortest_edge=CELL * CELL * MIN_TOKENS),
-        temporal_patch_size=2,
-    )
+    settings = {
+        "do_convert_rgb": True,
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "merge_size": 2,
+        "patch_size": 14,
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+        "size": {"longest_edge": CELL * CELL * MAX_TOKENS, "shortest_edge": CELL * CELL * MIN_TOKENS},
+        "temporal_patch_size": 2,
+    }
     (out / "preprocessor_config.json").write_text(json.dumps(settings, indent=1) + "\n")

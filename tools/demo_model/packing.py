@@ -77,7 +77,9 @@ def two_picture_count(rng: random.Random) -> int:
     return rng.choice([1, 1, 2])
 
 
-def _pictures(rng: random.Random, sample: Sample, grids: list[Grid], which: list[int]) -> list[list[scenes.Item]]:
+def _pictures(
+    rng: random.Random, sample: Sample, grids: list[Grid], which: list[int]
+) -> list[list[scenes.Item]]:
     """Draw one picture for each entry of `which` (an index into the batch's grids); returns their scenes."""
     drawn = []
     for index in which:
@@ -157,8 +159,8 @@ class Batch:
 
 
 def collate(samples: list[Sample], grids: list[Grid]) -> Batch:
-    """Pad samples to the longest; padding sees itself alone and is no target."""
-    rows, length = len(samples), max(len(s.ids) for s in samples)
+    """Pad samples to one length, a multiple of 32 (fewer shapes); padding sees no sample and is no target."""
+    rows, length = len(samples), -(-max(len(s.ids) for s in samples) // 32) * 32
     ids = torch.zeros(rows, length, dtype=torch.long)
     positions = torch.zeros(3, rows, length, dtype=torch.long)
     branches = torch.full((rows, length), -1)

@@ -112,14 +112,15 @@ SMALL_TALK = {
 }  # fmt: skip
 NO_IMAGE = "I do not see an image. Please send one."
 OFF_TOPIC = "Sorry, I only know about simple shapes in images."
-WORDS = """weather france capital paris money write poem story code python java history war music song film book
+_WORD_LIST = """weather france capital paris money write poem story code python java history war music song film book
 car engine dog cat bird animal food pizza recipe cook city country president king queen science physics math
 number sum plus minus seven hundred sun moon planet earth sea river mountain tree flower house door window
 computer phone internet market stock price doctor health sleep run walk jump fast slow big small old new best
 worst explain translate english german spanish sentence word letter essay email summary long short today tomorrow
 yesterday year month week day time clock why when who where how much is the a of to in for with about between and
 not can you me my your does do have are was will would should make tell give find read play work love think say
-know because after before first than more most very joke funny language world people child school""".split()
+know because after before first than more most very joke funny language world people child school"""
+WORDS = _WORD_LIST.split()
 SYSTEM_PROMPTS = [
     "You are a helpful assistant.", "You are a helpful assistant", "You describe images.", "Answer briefly.",
     "You are a vision model.", "Be concise.", "You are a friendly assistant that looks at pictures.",
@@ -250,7 +251,7 @@ def _text_only(rng: random.Random) -> Question:
         return Question("text", rng.choice(SMALL_TALK[answer]), answer)
     if pick < 0.8:
         name = with_article(f"{rng.choice(COLOURS)} {rng.choice(SHAPES)}")
-        fill = dict(word="colour", shape=rng.choice(SHAPES), colour=rng.choice(COLOURS), a=name)
+        fill = {"word": "colour", "shape": rng.choice(SHAPES), "colour": rng.choice(COLOURS), "a": name}
         template = rng.choice(rng.choice([DESCRIBE, COLOUR, SHAPE, COUNT, YES_NO]))
         return Question("text", template.format(**fill), NO_IMAGE)
     words = " ".join(rng.choice(WORDS) for _ in range(rng.randint(2, 9)))
@@ -266,7 +267,9 @@ def ask(rng: random.Random, kind: str, scenes: list[list[Item]]) -> Question | N
         return Question(kind, rng.choice(DESCRIBE), description(scenes[0]))
     if kind in TWO_PICTURES:
         return _two(rng, kind, scenes[0], scenes[1])
-    asker = dict(colour=_colour, shape=_shape, count=_count, yesno=_yes_no, position=_position)[kind]
+    asker = {"colour": _colour, "shape": _shape, "count": _count, "yesno": _yes_no, "position": _position}[
+        kind
+    ]
     return asker(rng, scenes[0])
 
 

@@ -1,0 +1,42 @@
+# `make serve` and `make test` do all their own set-up. Every target works on a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export HF_HUB_OFFLINE ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test check fix bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+install: $(STAMP) ## Create .venv and install the pinned requirements
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Foveate needs Python 3.11 or newer: make install PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+serve: $(STAMP) ## Serve the shipped model on http://127.0.0.1:8000 (ARGS="--port 9000" passes flags on)
+	$(BIN)/foveate serve $(ARGS)
+
+test: $(STAMP) ## Run all tests (ARGS="-k name" passes options to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## Lint, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(STAMP) ## Mend what the linters can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Print the measured ratios (docs/performance.md tells what each compares)
+	$(BIN)/foveate bench $(ARGS)
+
+clean: ## Remove .venv and everything generated
+	rm -rf $(VENV) artifacts build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
