@@ -1,0 +1,77 @@
+"""What the gateway and a media worker say to each other: one job, one reply, one at a time.
+
+The gateway's side is :class:`foveate.media.pool.MediaPool`, the worker's :mod:`foveate.media.worker`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from foveate.core.errors import ErrorRecord
+from foveate.core.media import Blob, ImageHeader, ImageOptions, PreparedImage
+from foveate.core.memory import Slot
+from foveate.core.stages import Span
+
+
+class Unpack(msgspec.Struct, frozen=True, tag="unpack"):
+    """Take the inline pictures out of the JSON ``body`` and put their bytes into ``out``.
+
+    ``out`` needs at most three quarters of the body. ``job_id`` is given by the pool.
+    """
+
+    body: Slot
+    out: Slot
+    job_id: int = 0
+
+
+class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
+    """Turn the encoded picture in ``source`` into model inputs in ``out``. ``job_id`` is given by the pool."""
+
+    source: Slot
+    header: ImageHeader
+    options: ImageOptions
+    out: Slot
+    job_id: int = 0
+
+
+class UnpackedBlob(msgspec.Struct, frozen=True):
+    """One inline picture: either its bytes, in a part of ``Unpack.out``, or what is wrong with its data URL."""
+
+    blob: Blob | None = None
+    error: ErrorRecord | None = None
+
+
+class UnpackDone(msgspec.Struct, frozen=True, tag="unpack_done"):
+    """The body without its inline pictures (see :class:`foveate.journey.port.Unpacked`). Times: monotonic seconds."""
+
+    job_id: int
+    skeleton: bytes
+    blobs: tuple[UnpackedBlob, ...]
+    started_at: float
+    ended_at: float
+
+
+class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
+    """The picture's model inputs lie in ``Prepare.out``."""
+
+    job_id: int
+    image: PreparedImage
+
+
+class TooSmall(msgspec.Struct, frozen=True, tag="too_small"):
+    """``out`` cannot hold the result; ``bytes_needed`` can. Nothing was written."""
+
+    job_id: int
+    bytes_needed: int
+
+
+class JobFailed(msgspec.Struct, frozen=True, tag="job_failed"):
+    """The job cannot be done; ``spans`` are the stages that were reached. The worker is well and takes the next job."""
+
+    job_id: int
+    error: ErrorRecord
+    spans: tuple[Span, ...] = ()
+
+
+MediaJob = Unpack | Prepare
+MediaReply = UnpackDone | Prepared | TooSmall | JobFailed

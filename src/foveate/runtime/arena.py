@@ -1,0 +1,157 @@
+"""The node's shared-memory arena: one anonymous memory file, and the only allocator of it.
+
+The file has no name, so nothing outlives its processes, and it is sealed: its size cannot change under a mapping.
+The gateway allocates; workers see bytes of slots they were given (:class:`ArenaView`). Freed pages stay resident: the
+capacity bounds them, and punching them out makes the next writer pay the page faults again (measured on 64 MiB:
+8 ms to write resident pages, 44 ms after punching).
+
+Does not cover: who may use a slot and for how long. A slot that a worker may still write to must not be released.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+from sortedcontainers import SortedList
+
+from foveate.core.errors import ArenaFull
+from foveate.core.memory import Slot
+
+ALIGNMENT = 64
+"""Every slot starts at a multiple of this and occupies a multiple of it: a cache line, and what tensors need."""
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def aligned(size: int) -> int:
+    """Return ``size`` rounded up to a multiple of :data:`ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class ArenaView:
+    """The arena as a worker maps it. Implements :class:`foveate.runtime.port.ArenaAccess`."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._size = size
+        self._bytes = memoryview(mmap.mmap(fd, size))
+
+    def view(self, slot: Slot) -> memoryview:
+        """Return the slot's bytes, writable, without a copy. Raises ValueError for a range outside the arena."""
+        end = slot.offset + slot.size
+        if slot.offset < 0 or slot.size < 0 or end > self._size:
+            raise ValueError(f"slot {slot.offset}+{slot.size} is outside an arena of {self._size} bytes")
+        return self._bytes[slot.offset : end]
+
+
+class Arena:
+    """Allocates slots, best fit, in O(log n). Not thread-safe: the gateway's event loop owns it."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        """Create an arena of ``capacity_bytes``, rounded up to whole pages. Nothing is resident until it is written."""
+        if capacity_bytes <= 0:
+            raise ValueError("an arena needs a positive capacity")
+        self.capacity_bytes = -(-capacity_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.used_bytes = 0
+        """Bytes that allocated slots occupy, alignment included."""
+        self.fd = os.memfd_create("foveate-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, self.capacity_bytes)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+        self._view: ArenaView | None = ArenaView(self.fd, self.capacity_bytes)
+        self._allocated: dict[int, Slot] = {}
+        # Free ranges, three ways: by size for the best fit, by first and by last byte for coalescing.
+        self._free: SortedList[tuple[int, int]] = SortedList()
+        self._free_from: dict[int, int] = {}
+        self._free_until: dict[int, int] = {}
+        self._add_free(0, self.capacity_bytes)
+
+    @property
+    def slots(self) -> int:
+        """Number of allocated slots."""
+        return len(self._allocated)
+
+    def allocate(self, size: int) -> Slot:
+        """Return a new slot of ``size`` bytes from the smallest free range that holds it. Its bytes are not cleared.
+
+        Raises ArenaFull when no free range is large enough, ValueError when ``size`` is not positive.
+        """
+        if size <= 0:
+            raise ValueError(f"cannot allocate {size} bytes")
+        needed = aligned(size)
+        at = self._free.bisect_left((needed, 0))
+        if at == len(self._free):
+            free = self.capacity_bytes - self.used_bytes
+            raise ArenaFull(
+                detail=f"{size} bytes asked for, {free} of {self.capacity_bytes} free in {len(self._free)} ranges",
+                limit=self.capacity_bytes,
+                actual=size,
+                retry_after_seconds=1.0,
+            )
+        found, offset = self._free[at]
+        self._remove_free(offset, found)
+        if found > needed:
+            self._add_free(offset + needed, found - needed)
+        slot = Slot(offset, size)
+        self._allocated[offset] = slot
+        self.used_bytes += needed
+        return slot
+
+    def shrink(self, slot: Slot, size: int) -> Slot:
+        """Give the slot's tail back and return the slot of ``size`` bytes that replaces it at the same offset.
+
+        Raises ValueError when ``slot`` is not allocated or ``size`` is not within 1..``slot.size``.
+        """
+        self._check(slot)
+        if not 0 < size <= slot.size:
+            raise ValueError(f"cannot shrink {slot.size} bytes to {size}")
+        kept, had = aligned(size), aligned(slot.size)
+        replacement = Slot(slot.offset, size)
+        self._allocated[slot.offset] = replacement
+        if kept < had:
+            self._give_back(slot.offset + kept, had - kept)
+        return replacement
+
+    def release(self, slot: Slot) -> None:
+        """Give the slot back. Raises ValueError when it is not allocated: a second release would free another's."""
+        self._check(slot)
+        del self._allocated[slot.offset]
+        self._give_back(slot.offset, aligned(slot.size))
+
+    def view(self, slot: Slot) -> memoryview:
+        """Return the bytes of a slot, or of a part of one, writable, without a copy."""
+        if self._view is None:
+            raise ValueError("the arena is closed")
+        return self._view.view(slot)
+
+    def close(self) -> None:
+        """Give the memory back; it goes when the last view of it goes. Closing twice is allowed."""
+        if self._view is not None:
+            self._view = None
+            os.close(self.fd)
+
+    def _check(self, slot: Slot) -> None:
+        if self._allocated.get(slot.offset) != slot:
+            raise ValueError(f"slot {slot.offset}+{slot.size} is not allocated")
+
+    def _give_back(self, offset: int, size: int) -> None:
+        self.used_bytes -= size
+        before = self._free_until.get(offset)
+        if before is not None:
+            self._remove_free(before, offset - before)
+            offset, size = before, size + offset - before
+        after = self._free_from.get(offset + size)
+        if after is not None:
+            self._remove_free(offset + size, after)
+            size += after
+        self._add_free(offset, size)
+
+    def _add_free(self, offset: int, size: int) -> None:
+        self._free.add((size, offset))
+        self._free_from[offset] = size
+        self._free_until[offset + size] = offset
+
+    def _remove_free(self, offset: int, size: int) -> None:
+        self._free.remove((size, offset))
+        del self._free_from[offset]
+        del self._free_until[offset + size]
