@@ -1,0 +1,69 @@
+"""What makes two pictures' results the same: typed cache keys.
+
+A key holds whatever changes the result and nothing else: the content (never its URL, never a client's id), the
+versions, the options. Digests and versions are full length; nothing is truncated into a collision.
+"""
+
+from __future__ import annotations
+
+import blake3
+import msgspec
+
+from foveate.core.media import ImageOptions
+
+_DIGEST_CHARACTERS = 64
+_canonical = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class ProcessorKey(msgspec.Struct, frozen=True, order=True, tag="processor"):
+    """Key of a picture's model inputs.
+
+    ``digest`` is the content's BLAKE3 in hexadecimal. Raises ValueError for any other length.
+    """
+
+    digest: str
+    processor_version: str
+    options: ImageOptions
+
+    def __post_init__(self) -> None:
+        _check(self.digest, self.processor_version)
+
+    def name(self) -> str:
+        """Return the key as 64 hexadecimal characters, for logs and administration."""
+        return _name(self)
+
+
+class EncoderKey(msgspec.Struct, frozen=True, order=True, tag="encoder"):
+    """Key of a picture's embeddings: its processor key's fields and the encoder's version.
+
+    Raises ValueError as there.
+    """
+
+    digest: str
+    processor_version: str
+    options: ImageOptions
+    encoder_version: str
+
+    def __post_init__(self) -> None:
+        _check(self.digest, self.processor_version, self.encoder_version)
+
+    @property
+    def processor_key(self) -> ProcessorKey:
+        """The key of the model inputs that these embeddings are made of."""
+        return ProcessorKey(self.digest, self.processor_version, self.options)
+
+    def name(self) -> str:
+        """Return the key as 64 hexadecimal characters, for logs and administration."""
+        return _name(self)
+
+
+def _check(digest: str, *versions: str) -> None:
+    if len(digest) != _DIGEST_CHARACTERS:
+        raise ValueError(f"a content digest has {_DIGEST_CHARACTERS} characters, not {len(digest)}")
+    if not all(versions):
+        raise ValueError("a cache key needs every version that changes the result")
+
+
+def _name(key: ProcessorKey | EncoderKey) -> str:
+    """Hash the key's msgpack encoding: tag, fields by name, so that no two kinds or fields can be confused."""
+    return blake3.blake3(_canonical.encode(key)).hexdigest()

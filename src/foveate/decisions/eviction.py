@@ -1,0 +1,231 @@
+"""What a cache keeps: byte-accounted entries with pins, and the order in which they are given up. Pure.
+
+:class:`Holdings` is the bookkeeping that both caches use and that the simulator runs too. It frees nothing itself:
+every method that gives an entry up returns it, exactly once over the entry's life, and the caller frees what it stood
+for.
+
+Invariants: ``bytes`` is the sum of the sizes of all entries not yet returned, pinned and dropped ones included; it
+never exceeds ``bytes_max``; an entry with a pin is never returned.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from itertools import chain
+from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
+
+import msgspec
+
+from foveate.core.stages import Stage
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+EvictionReason = Literal["capacity", "memory", "dropped", "version", "cleared"]
+EVICTION_REASONS: Final[tuple[EvictionReason, ...]] = get_args(EvictionReason)
+"""``capacity``: to fit another entry. ``memory``: the arena was needed for a request. The others: on demand."""
+
+
+class CacheStats(msgspec.Struct, frozen=True):
+    """One cache's state and its totals since the start.
+
+    ``bytes`` counts dropped entries that are still leased. ``shared`` counts misses that joined work in flight.
+    ``oversize`` counts entries larger than the whole cache, ``crowded`` those for which pinned entries left no room.
+    ``saved_ms`` is what hits saved, by stage.
+    """
+
+    entries: int
+    bytes: int
+    capacity_bytes: int
+    pinned: int
+    hits: int
+    misses: int
+    shared: int
+    oversize: int
+    crowded: int
+    evictions: Mapping[EvictionReason, int]
+    saved_ms: Mapping[Stage, float]
+
+
+class Policy(Protocol[K]):
+    """The order in which entries that nobody uses are given up."""
+
+    def admit(self, key: K) -> None:
+        """``key`` is now unused and may be given up. It was just added or used."""
+        ...
+
+    def touch(self, key: K) -> None:
+        """``key`` is in use (or gone): it may not be given up until it is admitted again."""
+        ...
+
+    def demote(self, key: K) -> None:
+        """Give ``key`` up before all that are not demoted. Its next use takes this back."""
+        ...
+
+    def victims(self) -> Iterator[K]:
+        """Yield the keys that may be given up, first one first."""
+        ...
+
+
+class LeastRecentlyUsed(Generic[K]):
+    """Demoted keys first, each group in the order of last use. Every method is O(1)."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[K, None] = OrderedDict()
+        self._demoted: OrderedDict[K, None] = OrderedDict()
+
+    def admit(self, key: K) -> None:
+        self._kept[key] = None
+
+    def touch(self, key: K) -> None:
+        if key in self._kept:
+            del self._kept[key]
+        else:
+            self._demoted.pop(key, None)
+
+    def demote(self, key: K) -> None:
+        if key in self._kept:
+            del self._kept[key]
+            self._demoted[key] = None
+
+    def victims(self) -> Iterator[K]:
+        return chain(self._demoted, self._kept)
+
+
+class Held(Generic[K, V]):
+    """One entry. ``pins`` counts its users; ``listed`` tells whether the key still finds it."""
+
+    __slots__ = ("key", "listed", "pins", "size", "value")
+
+    def __init__(self, key: K, value: V, size: int) -> None:
+        self.key = key
+        self.value = value
+        self.size = size
+        self.pins = 1
+        self.listed = True
+
+
+class Holdings(Generic[K, V]):
+    """Entries by key, their bytes and their pins, within ``bytes_max``."""
+
+    def __init__(self, bytes_max: int, policy: Policy[K]) -> None:
+        if bytes_max < 0:
+            raise ValueError("a capacity is not negative")
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.oversize = 0
+        self.crowded = 0
+        self.evictions: dict[EvictionReason, int] = dict.fromkeys(EVICTION_REASONS, 0)
+        self._policy = policy
+        self._listed: dict[K, Held[K, V]] = {}
+        self._pinned_bytes = 0
+        self._pinned = 0
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._listed
+
+    @property
+    def pinned(self) -> int:
+        """Entries in use, dropped ones included."""
+        return self._pinned
+
+    def keys(self) -> list[K]:
+        """Return the keys that :meth:`pin` would find."""
+        return list(self._listed)
+
+    def pin(self, key: K) -> Held[K, V] | None:
+        """Find an entry and add a pin to it."""
+        held = self._listed.get(key)
+        if held is None:
+            return None
+        if not held.pins:
+            self._policy.touch(key)
+            self._pinned_bytes += held.size
+            self._pinned += 1
+        held.pins += 1
+        return held
+
+    def repin(self, held: Held[K, V]) -> None:
+        """Add a pin to an entry that has one."""
+        if not held.pins:
+            raise RuntimeError("only an entry in use can be pinned again")
+        held.pins += 1
+
+    def unpin(self, held: Held[K, V]) -> list[V]:
+        """Take one pin away. Returns the value when that gives the entry up: it was dropped while in use."""
+        if not held.pins:
+            raise RuntimeError("an entry was unpinned more often than it was pinned")
+        held.pins -= 1
+        if held.pins:
+            return []
+        self._pinned_bytes -= held.size
+        self._pinned -= 1
+        if held.listed:
+            self._policy.admit(held.key)
+            return []
+        self.bytes -= held.size
+        return [held.value]
+
+    def add(self, key: K, value: V, size: int) -> tuple[Held[K, V] | None, list[V]]:
+        """Add an entry with one pin; return it and the values given up for it.
+
+        Returns ``(None, [])`` and gives up nothing when ``size`` cannot fit, however much is given up. Raises KeyError
+        when the key is there.
+        """
+        if size < 0:
+            raise ValueError("a size is not negative")
+        if key in self._listed:
+            raise KeyError(key)
+        if size > self.bytes_max:
+            self.oversize += 1
+            return None, []
+        if size > self.bytes_max - self._pinned_bytes:
+            self.crowded += 1
+            return None, []
+        freed = self.shrink(self.bytes + size - self.bytes_max, "capacity")
+        held = Held(key, value, size)
+        self._listed[key] = held
+        self.bytes += size
+        self._pinned_bytes += size
+        self._pinned += 1
+        return held, freed
+
+    def shrink(self, wanted: int, reason: EvictionReason) -> list[V]:
+        """Give up unused entries until ``wanted`` bytes are free that were not, or none is left; return their values."""
+        chosen: list[Held[K, V]] = []
+        if wanted > 0:
+            for key in self._policy.victims():
+                held = self._listed[key]
+                chosen.append(held)
+                wanted -= held.size
+                if wanted <= 0:
+                    break
+        return [value for held in chosen for value in self._unlist(held, reason)]
+
+    def drop(self, key: K, reason: EvictionReason) -> list[V]:
+        """Forget a key at once; return its value unless it is in use (then :meth:`unpin` returns it)."""
+        held = self._listed.get(key)
+        return [] if held is None else self._unlist(held, reason)
+
+    def drop_where(self, doomed: Callable[[K], bool], reason: EvictionReason) -> list[V]:
+        """Forget every key that ``doomed`` says; return the values not in use. O(entries)."""
+        chosen = [held for key, held in self._listed.items() if doomed(key)]
+        return [value for held in chosen for value in self._unlist(held, reason)]
+
+    def demote(self, key: K) -> None:
+        """Give this entry up before others, if it is here and not in use."""
+        self._policy.demote(key)
+
+    def _unlist(self, held: Held[K, V], reason: EvictionReason) -> list[V]:
+        del self._listed[held.key]
+        held.listed = False
+        self.evictions[reason] += 1
+        if held.pins:
+            return []
+        self._policy.touch(held.key)
+        self.bytes -= held.size
+        return [held.value]

@@ -1,0 +1,277 @@
+"""The ledger of one request: what happened, when, and what it came to.
+
+The journey writes spans and counts into it; ``Server-Timing``, the request log and the metrics are all read out of it,
+so they cannot disagree. It knows no metric, no HTTP and no clock but :mod:`foveate.core.clock`. Not thread-safe: it
+lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from foveate.core import clock
+from foveate.core.errors import FoveateError, Overloaded, Refused
+from foveate.core.stages import Modality, Span, Stage
+from foveate.observe.critical_path import ItemSpans, fold
+
+Outcome = Literal["answered", "refused", "overloaded", "failed", "cancelled"]
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+
+
+def outcome_of(error: FoveateError) -> Outcome:
+    """Return how a request that ended in ``error`` ended."""
+    if isinstance(error, Refused):
+        return "refused"
+    return "overloaded" if isinstance(error, Overloaded) else "failed"
+
+
+class Counts(msgspec.Struct):
+    """What a request carried and caused. ``pixels`` and ``media_bytes`` are sums over its pictures.
+
+    ``fetches`` counts those that used the network; ``shared`` counts pictures that joined work already in flight for
+    another request.
+    """
+
+    images: int = 0
+    pixels: int = 0
+    media_bytes: int = 0
+    visual_tokens: int = 0
+    text_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    encoder_cache_hits: int = 0
+    processor_cache_hits: int = 0
+    fetches: int = 0
+    shared: int = 0
+
+
+class Breakdown(msgspec.Struct, frozen=True):
+    """A request's time, in milliseconds.
+
+    Once there was a first token, ``ttft_ms == sum(stages.values()) + unattributed_ms``. Before that (an error answer)
+    ``ttft_ms`` is ``None`` and the same sum equals ``total_ms``. ``tpot_ms`` is ``None`` with fewer than two output
+    events.
+    """
+
+    stages: dict[Stage, float]
+    ttft_ms: float | None
+    unattributed_ms: float
+    tpot_ms: float | None
+    total_ms: float
+
+    def rounded(self) -> tuple[dict[Stage, float], float | None, float]:
+        """Return stages, ``ttft_ms`` and ``unattributed_ms`` in whole microseconds, still closing to the digit.
+
+        Rounded one by one they would not add up; so stages are rounded down and what that loses goes to
+        ``unattributed_ms``.
+        """
+        window = self.total_ms if self.ttft_ms is None else self.ttft_ms
+        stages = {stage: math.floor(ms * 1e3) for stage, ms in self.stages.items()}
+        covered = sum(stages.values())
+        rest = max(math.floor(window * 1e3) - covered, 0)
+        ttft = None if self.ttft_ms is None else (covered + rest) / 1e3
+        return {stage: us / 1e3 for stage, us in stages.items()}, ttft, rest / 1e3
+
+
+class ItemRecord(msgspec.Struct, frozen=True):
+    """One media item's own durations (milliseconds), whether or not it was on the critical path.
+
+    ``ready_ms`` is when it was ready, counted from the request's arrival; ``host`` is where a fetched item came from.
+    """
+
+    index: int
+    stages: dict[Stage, float]
+    ready_ms: float | None
+    host: str | None
+
+
+class LedgerRecord(msgspec.Struct, frozen=True):
+    """A finished request. Times are monotonic seconds. It holds nothing of the request's body."""
+
+    request_id: str
+    model: str
+    modality: Modality
+    outcome: Outcome
+    error_code: str | None
+    received_at: float
+    ended_at: float
+    counts: Counts
+    breakdown: Breakdown
+    items: tuple[ItemRecord, ...]
+
+
+class ItemLedger:
+    """One media item's part of the ledger."""
+
+    __slots__ = ("_spans", "host", "index", "ready_at")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.host: str | None = None
+        self.ready_at: float | None = None
+        self._spans: list[Span] = []
+
+    def span(self, span: Span) -> None:
+        """Add a finished span; it may have begun before the request did (shared work).
+
+        Raises ValueError when it ends before it begins.
+        """
+        self._spans.append(_checked(span))
+
+    def spans(self, spans: Iterable[Span]) -> None:
+        """Add finished spans."""
+        for span in spans:
+            self.span(span)
+
+    def origin(self, host: str) -> None:
+        """Note the host a fetched item comes from: a bare host name.
+
+        Raises ValueError for anything that could carry more.
+        """
+        if not host or len(host) > 255 or any(mark in host for mark in "/?#@ "):
+            raise ValueError("an item's origin is a bare host name")
+        self.host = host
+
+    def ready(self, at: float) -> None:
+        """Note that the item is ready for prefill."""
+        self.ready_at = at
+
+    def view(self) -> ItemSpans:
+        """Return the item as the fold takes it."""
+        return ItemSpans(self.ready_at, self._spans)
+
+
+class _Choice:
+    """Output times of one choice.
+
+    The first event's tokens are not counted: nothing is known of the time between them.
+    """
+
+    __slots__ = ("first_at", "last_at", "tokens_after_first")
+
+    def __init__(self, at: float) -> None:
+        self.first_at = self.last_at = at
+        self.tokens_after_first = 0
+
+
+class RequestLedger:
+    """The ledger of one request, from its arrival to its one end."""
+
+    def __init__(self, *, request_id: str, model: str, received_at: float, images: int) -> None:
+        self.request_id = request_id
+        self.model = model
+        self.received_at = received_at
+        self.modality: Modality = "multimodal" if images else "text"
+        self.counts = Counts(images=images)
+        self._spans: list[Span] = []
+        self._items: dict[int, ItemLedger] = {}
+        self._choices: dict[int, _Choice] = {}
+        self._first_token_at: float | None = None
+        self._ended = False
+
+    def span(self, span: Span) -> None:
+        """Add a finished span of the request itself: admission, llm_queue, llm_prefill.
+
+        Raises ValueError as for items.
+        """
+        self._spans.append(_checked(span))
+
+    def spans(self, spans: Iterable[Span]) -> None:
+        """Add finished spans of the request itself."""
+        for span in spans:
+            self.span(span)
+
+    def item(self, index: int) -> ItemLedger:
+        """Return the part of the ledger that belongs to the picture ``index``."""
+        found = self._items.get(index)
+        if found is None:
+            found = self._items[index] = ItemLedger(index)
+        return found
+
+    def first_token(self, at: float) -> None:
+        """Note the first token, which closes the window of the stages. Raises RuntimeError the second time."""
+        if self._first_token_at is not None:
+            raise RuntimeError(f"request {self.request_id} had its first token already")
+        self._first_token_at = at
+
+    def output(self, tokens: int, at: float, choice: int = 0) -> None:
+        """Count ``tokens`` new tokens of one choice, that arrived together at ``at``."""
+        self.counts.output_tokens += tokens
+        timing = self._choices.get(choice)
+        if timing is None:
+            self._choices[choice] = _Choice(at)
+            return
+        timing.last_at = at
+        timing.tokens_after_first += tokens
+
+    def breakdown(self, now: float | None = None) -> Breakdown:
+        """Return the time so far.
+
+        ``now`` (default: the clock) ends the total and, before the first token, the stages' window.
+        """
+        now = clock.now() if now is None else now
+        first = self._first_token_at
+        items = [item.view() for item in self._items.values()]
+        folded = fold(self.received_at, now if first is None else first, self._spans, items)
+        return Breakdown(
+            stages=folded.stages,
+            ttft_ms=None if first is None else folded.window_ms,
+            unattributed_ms=folded.unattributed_ms,
+            tpot_ms=self._tpot_ms(),
+            total_ms=max(now - self.received_at, 0.0) * 1e3,
+        )
+
+    def server_timing(self) -> str:
+        """Return the ``Server-Timing`` value: finished stages, ``ttft`` once there is one, ``unattributed``; ``dur`` in
+        milliseconds.
+
+        For an error answer (no first token) ``ttft`` is absent and ``unattributed`` is what the stages leave of the
+        time until now.
+        """
+        stages, ttft_ms, unattributed_ms = self.breakdown().rounded()
+        parts = [f"{stage};dur={ms:.3f}" for stage, ms in stages.items()]
+        if ttft_ms is not None:
+            parts.append(f"ttft;dur={ttft_ms:.3f}")
+        parts.append(f"unattributed;dur={unattributed_ms:.3f}")
+        return ", ".join(parts)
+
+    def end(self, outcome: Outcome, *, error_code: str | None, at: float) -> LedgerRecord:
+        """End the request. Raises RuntimeError the second time: a request ends exactly once."""
+        if self._ended:
+            raise RuntimeError(f"request {self.request_id} has ended already")
+        self._ended = True
+        return LedgerRecord(
+            request_id=self.request_id,
+            model=self.model,
+            modality=self.modality,
+            outcome=outcome,
+            error_code=error_code,
+            received_at=self.received_at,
+            ended_at=at,
+            counts=self.counts,
+            breakdown=self.breakdown(at),
+            items=tuple(
+                self._item_record(item, at) for item in sorted(self._items.values(), key=lambda item: item.index)
+            ),
+        )
+
+    def _item_record(self, item: ItemLedger, at: float) -> ItemRecord:
+        ready_ms = None if item.ready_at is None else (item.ready_at - self.received_at) * 1e3
+        return ItemRecord(item.index, fold(self.received_at, at, (), [item.view()]).stages, ready_ms, item.host)
+
+    def _tpot_ms(self) -> float | None:
+        """Time per output token after the first, over all choices: each choice's time by each choice's tokens."""
+        tokens = sum(choice.tokens_after_first for choice in self._choices.values())
+        if not tokens:
+            return None
+        return sum(choice.last_at - choice.first_at for choice in self._choices.values()) * 1e3 / tokens
+
+
+def _checked(span: Span) -> Span:
+    if span.end < span.start:
+        raise ValueError(f"{span.stage} ends {span.start - span.end:.9f} s before it begins")
+    return span
