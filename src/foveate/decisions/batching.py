@@ -1,0 +1,153 @@
+"""What runs next in the language model and in the vision encoder: pure choices over a view.
+
+Covers: which waiting prompts may start (their whole KV need is reserved at the start, so nothing that runs is ever evicted), which chunks
+of prompts are prefilled between two token-decode steps, and which pictures are encoded together.
+Does not cover: reuse of KV between requests; there is none.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from itertools import islice
+
+import msgspec
+
+SKIPS_MAX = 3
+"""How often shorter prompts may overtake a prompt whose prefill has begun before it goes first."""
+
+_CHUNK_SHARE_MIN = 8
+"""A leftover of the chunk budget smaller than 1/8 is not worth a forward pass unless it completes a prompt."""
+
+
+class BatchLimits(msgspec.Struct, frozen=True):
+    """``sequences_max`` rows are decoded together; ``chunk_tokens`` are prefilled at most between two steps (more only where a model allows
+    no earlier border); ``kv_tokens_max`` is the KV capacity in tokens, padding included."""
+
+    sequences_max: int
+    chunk_tokens: int
+    kv_tokens_max: int
+
+
+class PromptView(msgspec.Struct, frozen=True):
+    """A prompt that waits or whose prefill has begun.
+
+    ``done`` of its ``prompt_tokens`` are prefilled; ``choices`` rows will each draw up to ``tokens_max`` tokens; ``skipped`` counts the plans
+    that gave it no chunk; ``borders`` are the allowed chunk ends in rising order, ``None`` for every place.
+    """
+
+    prompt_tokens: int
+    tokens_max: int
+    choices: int = 1
+    done: int = 0
+    skipped: int = 0
+    borders: Sequence[int] | None = None
+
+    @property
+    def tokens_total(self) -> int:
+        """KV tokens of one finished row."""
+        return self.prompt_tokens + self.tokens_max
+
+
+class BatchView(msgspec.Struct, frozen=True):
+    """The engine at one moment: prompts in order of arrival, and the running rows with the KV tokens the longest of them may reach."""
+
+    waiting: Sequence[PromptView]
+    prefilling: Sequence[PromptView]
+    rows: int
+    row_tokens_max: int
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Prefill tokens ``start`` .. ``end`` of prompt ``index``, which counts the prefilling prompts and after them the admitted ones."""
+
+    index: int
+    start: int
+    end: int
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """Start the first ``admit`` waiting prompts, run ``chunks`` in this order, then one token-decode step."""
+
+    admit: int
+    chunks: tuple[Chunk, ...]
+
+
+def fits_ever(prompt: PromptView, limits: BatchLimits) -> bool:
+    """Tell whether an idle engine could take the prompt."""
+    kv_tokens = _kv_tokens(prompt.choices, prompt.tokens_total, prompt.prompt_tokens)
+    return prompt.choices <= limits.sequences_max and kv_tokens <= limits.kv_tokens_max
+
+
+def plan_step(view: BatchView, limits: BatchLimits) -> StepPlan:
+    """Decide one iteration of the engine.
+
+    Prompts start strictly in order of arrival: one that does not fit holds back those behind it, so that none starves. Among started
+    prompts the one with the least left to prefill goes first (a short text prompt overtakes a long one with pictures), except that a
+    prompt passed over :data:`SKIPS_MAX` times goes before all others.
+    """
+    admit = _admissible(view, limits)
+    prompts = [*view.prefilling, *islice(view.waiting, admit)]
+    order = sorted(range(len(prompts)), key=lambda index: _urgency(prompts[index], index))
+    budget = limits.chunk_tokens
+    chunks: list[Chunk] = []
+    for index in order:
+        prompt = prompts[index]
+        end = _chunk_end(prompt, budget, first=not chunks)
+        if end == prompt.done or (end < prompt.prompt_tokens and budget * _CHUNK_SHARE_MIN < limits.chunk_tokens):
+            continue
+        chunks.append(Chunk(index, prompt.done, end))
+        budget -= end - prompt.done
+        if budget <= 0:
+            break
+    return StepPlan(admit, tuple(chunks))
+
+
+def choose_encode_batch(shapes: Sequence[Hashable], pictures_max: int) -> tuple[int, ...]:
+    """Return the indices to encode together: the oldest picture and, in order, those of its shape, at most ``pictures_max``."""
+    if not shapes:
+        return ()
+    alike = (index for index, shape in enumerate(shapes) if shape == shapes[0])
+    return tuple(islice(alike, pictures_max))
+
+
+def _kv_tokens(rows: int, row_tokens_max: int, prefill_tokens: int) -> int:
+    """KV tokens that may be allocated: the padded batch, and the caches of prompts in prefill that are copied into it."""
+    return rows * row_tokens_max + prefill_tokens
+
+
+def _admissible(view: BatchView, limits: BatchLimits) -> int:
+    rows = view.rows + sum(prompt.choices for prompt in view.prefilling)
+    longest = max([view.row_tokens_max, *(prompt.tokens_total for prompt in view.prefilling)])
+    prefill = sum(prompt.prompt_tokens for prompt in view.prefilling)
+    admit = 0
+    for prompt in view.waiting:
+        rows += prompt.choices
+        longest = max(longest, prompt.tokens_total)
+        prefill += prompt.prompt_tokens
+        if rows > limits.sequences_max or _kv_tokens(rows, longest, prefill) > limits.kv_tokens_max:
+            break
+        admit += 1
+    return admit
+
+
+def _urgency(prompt: PromptView, index: int) -> tuple[bool, int, int]:
+    overdue = prompt.skipped >= SKIPS_MAX
+    return not overdue, 0 if overdue else prompt.prompt_tokens - prompt.done, index
+
+
+def _chunk_end(prompt: PromptView, budget: int, *, first: bool) -> int:
+    """Return where the prompt's next chunk ends; ``prompt.done`` when it cannot have one within ``budget``.
+
+    The ``first`` chunk of a plan may exceed the budget up to the next border: waiting longer would not make it smaller.
+    """
+    wanted = min(prompt.done + budget, prompt.prompt_tokens)
+    if prompt.borders is None or wanted == prompt.prompt_tokens:
+        return wanted
+    place = bisect_right(prompt.borders, wanted)
+    if place and prompt.borders[place - 1] > prompt.done:
+        return prompt.borders[place - 1]
+    if not first:
+        return prompt.done
+    later = prompt.borders[place:]
+    return later[0] if later else prompt.prompt_tokens

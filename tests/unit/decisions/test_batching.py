@@ -1,0 +1,136 @@
+"""The engine's choices: admission within the KV capacity, fair chunks, allowed borders."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.decisions.batching import (
+    SKIPS_MAX,
+    BatchLimits,
+    BatchView,
+    Chunk,
+    PromptView,
+    choose_encode_batch,
+    fits_ever,
+    plan_step,
+)
+
+LIMITS = BatchLimits(sequences_max=4, chunk_tokens=100, kv_tokens_max=2000)
+
+
+def view(waiting=(), prefilling=(), rows=0, row_tokens_max=0) -> BatchView:
+    return BatchView(list(waiting), list(prefilling), rows, row_tokens_max)
+
+
+def test_short_prompts_share_one_iteration() -> None:
+    plan = plan_step(view([PromptView(30, 10), PromptView(40, 10), PromptView(20, 10)]), LIMITS)
+    assert plan.admit == 3
+    assert sorted(plan.chunks, key=lambda chunk: chunk.index) == [Chunk(0, 0, 30), Chunk(1, 0, 40), Chunk(2, 0, 20)]
+
+
+def test_a_long_prompt_is_cut() -> None:
+    assert plan_step(view(prefilling=[PromptView(250, 10, done=100)]), LIMITS).chunks == (Chunk(0, 100, 200),)
+    assert plan_step(view(prefilling=[PromptView(250, 10, done=200)]), LIMITS).chunks == (Chunk(0, 200, 250),)
+
+
+def test_a_short_prompt_overtakes_a_long_one_that_gets_the_rest() -> None:
+    plan = plan_step(view([PromptView(20, 10)], [PromptView(500, 10, done=100)]), LIMITS)
+    assert plan.chunks == (Chunk(1, 0, 20), Chunk(0, 100, 180))
+
+
+def test_an_overtaken_prompt_goes_first_in_the_end() -> None:
+    plan = plan_step(view([PromptView(100, 10)], [PromptView(900, 10, skipped=SKIPS_MAX)]), LIMITS)
+    assert plan.chunks == (Chunk(0, 0, 100),)
+
+
+def test_no_crumbs() -> None:
+    """A leftover of 5 tokens is not spent on a part of a long prompt, but is on the end of one."""
+    assert len(plan_step(view(prefilling=[PromptView(95, 10), PromptView(900, 10)]), LIMITS).chunks) == 1
+    ending = PromptView(900, 10, done=895, skipped=0)
+    assert len(plan_step(view(prefilling=[PromptView(95, 10, skipped=SKIPS_MAX), ending]), LIMITS).chunks) == 2
+
+
+def test_borders_are_kept() -> None:
+    borders = [40, 90, 260, 300]
+    ends = []
+    done = 0
+    while done < 300:
+        chunk = plan_step(view(prefilling=[PromptView(300, 1, done=done, borders=borders)]), LIMITS).chunks[0]
+        done = chunk.end
+        ends.append(done)
+    assert ends == [90, 260, 300], "the picture between 90 and 260 is never cut, though it exceeds the budget"
+
+
+def test_a_prompt_without_inner_borders_is_one_chunk() -> None:
+    assert plan_step(view([PromptView(300, 1, borders=[300])]), LIMITS).chunks == (Chunk(0, 0, 300),)
+    assert plan_step(view([PromptView(300, 1, borders=[])]), LIMITS).chunks == (Chunk(0, 0, 300),)
+
+
+def test_an_uncuttable_prompt_waits_for_its_own_iteration() -> None:
+    plan = plan_step(view([PromptView(10, 1), PromptView(300, 1, borders=[300])]), LIMITS)
+    assert plan.chunks == (Chunk(0, 0, 10),)
+
+
+def test_admission_keeps_the_order_of_arrival() -> None:
+    plan = plan_step(view([PromptView(900, 600), PromptView(5, 5)], rows=1, row_tokens_max=100), LIMITS)
+    assert plan.admit == 0, "the small prompt does not overtake the one that waits for KV"
+
+
+@pytest.mark.parametrize(("rows", "choices", "admit"), [(3, 1, 1), (3, 2, 0), (4, 1, 0), (0, 4, 1)])
+def test_rows_are_bounded(rows: int, choices: int, admit: int) -> None:
+    assert plan_step(view([PromptView(5, 5, choices)], rows=rows, row_tokens_max=10), LIMITS).admit == admit
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fits"),
+    [
+        (PromptView(500, 1000), True),
+        (PromptView(500, 1001), False),
+        (PromptView(1, 1, 5), False),
+        (PromptView(200, 250, 4), True),
+    ],
+)
+def test_fits_ever(prompt: PromptView, fits: bool) -> None:
+    assert fits_ever(prompt, LIMITS) is fits
+    assert plan_step(view([prompt]), LIMITS).admit == int(fits)
+
+
+prompts = st.builds(
+    PromptView, prompt_tokens=st.integers(1, 400), tokens_max=st.integers(1, 100), choices=st.integers(1, 3)
+)
+
+
+@given(st.lists(prompts, max_size=12))
+def test_every_prompt_that_fits_is_prefilled_and_no_limit_is_passed(arrivals: list[PromptView]) -> None:
+    waiting = [prompt for prompt in arrivals if fits_ever(prompt, LIMITS)]
+    total = len(waiting)
+    prefilling: list[PromptView] = []
+    finished = 0
+    for _ in range(400):
+        plan = plan_step(view(waiting, prefilling), LIMITS)
+        prefilling += waiting[: plan.admit]
+        del waiting[: plan.admit]
+        assert sum(prompt.choices for prompt in prefilling) <= LIMITS.sequences_max
+        assert sum(chunk.end - chunk.start for chunk in plan.chunks) <= LIMITS.chunk_tokens
+        assert bool(plan.chunks) == bool(prefilling)
+        ends = {chunk.index: chunk.end for chunk in plan.chunks}
+        assert all(chunk.start == prefilling[chunk.index].done < chunk.end for chunk in plan.chunks)
+        moved = [
+            msgspec.structs.replace(prompt, done=ends[index], skipped=0)
+            if index in ends
+            else msgspec.structs.replace(prompt, skipped=prompt.skipped + 1)
+            for index, prompt in enumerate(prefilling)
+        ]
+        prefilling = [prompt for prompt in moved if prompt.done < prompt.prompt_tokens]
+        finished += len(moved) - len(prefilling)
+        assert all(prompt.skipped <= SKIPS_MAX + LIMITS.sequences_max for prompt in prefilling), "nobody starves"
+    assert finished == total
+
+
+def test_encode_batch_takes_the_oldest_and_its_like() -> None:
+    assert choose_encode_batch(["a", "b", "a", "a"], 2) == (0, 2)
+    assert choose_encode_batch(["b", "a", "a"], 8) == (0,)
+    assert choose_encode_batch([], 8) == ()
