@@ -48,7 +48,7 @@ def tokenizer_corpus() -> list[str]:
             question = questions.ask(rng, kind, scenes)
             if question:
                 corpus += [questions.vary(rng, question.text), question.answer]
-    return corpus + (questions.SYSTEM_PROMPTS + ["user", "assistant", "system"]) * 30
+    return corpus + ([*questions.SYSTEM_PROMPTS, "user", "assistant", "system"]) * 30
 
 
 def train_tokenizer() -> PreTrainedTokenizerFast:

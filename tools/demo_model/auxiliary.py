@@ -24,17 +24,13 @@ class AuxiliaryHeads(nn.Linear):
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden, sum(_SIZES))
 
-    def losses(
-        self, seen: dict[int, torch.Tensor], labels: dict[int, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def losses(self, seen: dict[int, torch.Tensor], labels: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Mean loss of each row over all image tokens of the batch; both arguments are keyed by grid."""
         tokens = torch.cat([seen[g].flatten(0, 1) for g in sorted(seen)])
         facts = torch.cat([labels[g].transpose(1, 2).flatten(0, 1) for g in sorted(seen)])  # (tokens, rows)
         weight = torch.where(facts[:, 0] > 0, 1.0, _BACKGROUND_WEIGHT)
         result = {}
-        for i, (name, logits) in enumerate(
-            zip(LABEL_ROWS, self(tokens).float().split(_SIZES, -1), strict=True)
-        ):
+        for i, (name, logits) in enumerate(zip(LABEL_ROWS, self(tokens).float().split(_SIZES, -1), strict=True)):
             if name == "centre":
                 wanted = facts[:, i].float()
                 result[name] = _CENTRE_WEIGHT * F.binary_cross_entropy_with_logits(

@@ -77,9 +77,7 @@ def two_picture_count(rng: random.Random) -> int:
     return rng.choice([1, 1, 2])
 
 
-def _pictures(
-    rng: random.Random, sample: Sample, grids: list[Grid], which: list[int]
-) -> list[list[scenes.Item]]:
+def _pictures(rng: random.Random, sample: Sample, grids: list[Grid], which: list[int]) -> list[list[scenes.Item]]:
     """Draw one picture for each entry of `which` (an index into the batch's grids); returns their scenes."""
     drawn = []
     for index in which:
@@ -94,9 +92,7 @@ def _pictures(
     return drawn
 
 
-def make_sample(
-    rng: random.Random, encoder: Encoder, grids: list[Grid], pictures: int, branches: int
-) -> Sample:
+def make_sample(rng: random.Random, encoder: Encoder, grids: list[Grid], pictures: int, branches: int) -> Sample:
     """A sample with 0, 1 or 2 pictures; two pictures take the batch's two grids in either order."""
     sample = Sample(encoder)
     which = [[], [0], rng.sample([0, 1], 2)][pictures]

@@ -267,9 +267,7 @@ def ask(rng: random.Random, kind: str, scenes: list[list[Item]]) -> Question | N
         return Question(kind, rng.choice(DESCRIBE), description(scenes[0]))
     if kind in TWO_PICTURES:
         return _two(rng, kind, scenes[0], scenes[1])
-    asker = {"colour": _colour, "shape": _shape, "count": _count, "yesno": _yes_no, "position": _position}[
-        kind
-    ]
+    asker = {"colour": _colour, "shape": _shape, "count": _count, "yesno": _yes_no, "position": _position}[kind]
     return asker(rng, scenes[0])
 
 

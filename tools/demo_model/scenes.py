@@ -93,8 +93,7 @@ def _place(rng: random.Random, width: int, height: int, count: int, placed: list
             continue
         x, y = rng.uniform(edge, width - edge), rng.uniform(edge, height - edge)
         if all(
-            math.hypot(x - o.x, y - o.y) > 1.12 * (radius + o.radius) and abs(x - o.x) > 0.1 * width
-            for o in placed
+            math.hypot(x - o.x, y - o.y) > 1.12 * (radius + o.radius) and abs(x - o.x) > 0.1 * width for o in placed
         ):
             return Item(rng.choice(COLOURS), rng.choice(SHAPES), x, y, radius)
     return None

@@ -13,11 +13,12 @@ pytest.importorskip("transformers")
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tools" / "demo_model"))
 
-import architecture
-import fast_forward
-import packing
-import questions
-import scenes
+import architecture  # noqa: E402
+import fast_forward  # noqa: E402
+import packing  # noqa: E402
+import questions  # noqa: E402
+import scenes  # noqa: E402
+import train  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +60,7 @@ def test_fast_forward_equals_library(model, tokenizer, pictures, grids):
     with torch.no_grad():
         hidden, _ = fast_forward.hidden_states(model, batch, encoder.image_id)
         ours = model.lm_head(hidden)[0, : len(sample.ids)]
-    torch.testing.assert_close(
-        ours, library_logits(model, batch, sample, encoder.image_id), atol=1e-4, rtol=1e-4
-    )
+    torch.testing.assert_close(ours, library_logits(model, batch, sample, encoder.image_id), atol=1e-4, rtol=1e-4)
 
 
 def test_branches_do_not_see_one_another(model, tokenizer):
@@ -161,3 +160,25 @@ def test_tokenizer_does_not_depend_on_question_weights(tokenizer, monkeypatch):
     for kind in questions.WEIGHTS:
         monkeypatch.setitem(questions.WEIGHTS, kind, 0.5 if kind == "position" else 0.001)
     assert architecture.train_tokenizer().get_vocab() == tokenizer.get_vocab()
+
+
+def test_resumed_training_is_the_same_training(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "PATCHES", 100)
+    whole = train.Trainer(tokenizer, 0, 10, tmp_path)
+    whole.one_step()
+    whole.save()
+    whole.one_step()
+    part = train.Trainer(tokenizer, 0, 10, tmp_path)
+    part.resume()
+    part.one_step()
+    assert part.step == whole.step == 2
+    for ours, theirs in zip(part.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_total_steps_matter_only_from_the_decay_on():
+    begins = int(1000 * (1 - train.DECAY))
+    for step in range(begins):
+        assert train.learning_rate_factor(step, 1000) == train.learning_rate_factor(step, 2000)
+    assert train.learning_rate_factor(begins + 100, 1000) < 1
+    assert train.learning_rate_factor(999, 1000) == train.FLOOR
