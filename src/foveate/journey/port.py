@@ -11,11 +11,12 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.core.media import Blob
 from foveate.core.errors import ErrorRecord
+from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.engines.port import FinishEvent, TokenEvent
+from foveate.journey.holds import SlotHold
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -39,13 +40,15 @@ class Unpacked(msgspec.Struct, frozen=True):
     """A large body after a media worker took its inline pictures out.
 
     ``skeleton`` is the body's JSON in which each ``data:`` URL value (of an ``image_url``) is replaced by the string ``inline:<index>``, with
-    index into ``blobs``; an entry is an error where that data URL is malformed. ``receive_seconds`` is what unpacking took.
+    index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``.
+    ``hold`` keeps the blobs' bytes; every user of a blob retains it.
     """
 
     skeleton: bytes
     blobs: tuple[Blob | ErrorRecord, ...]
     started_at: float
     ended_at: float
+    hold: SlotHold | None = None
 
 
 class BodyBuffer(Protocol):

@@ -1,0 +1,81 @@
+"""Receive bytes of unknown or announced length into the arena, chunk by chunk, up to a cap."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from foveate.core.errors import FoveateError, MediaTooLarge, MediaUndecodable
+from foveate.core.memory import Slot
+from foveate.journey.holds import SlotHold
+from foveate.runtime.arena import Arena
+
+FIRST_BYTES = 256 * 1024
+"""What is taken for a body of unknown length. It doubles as needed, so at most half of it was copied more than once."""
+
+
+class ArenaSink:
+    """A growing slot. Leaving the context gives the slot back unless :meth:`take` took it."""
+
+    def __init__(self, arena: Arena, bytes_max: int, *, too_large: type[FoveateError] = MediaTooLarge) -> None:
+        self._arena = arena
+        self._bytes_max = bytes_max
+        self._too_large = too_large
+        self._hold: SlotHold | None = None
+        self._written = 0
+
+    def __enter__(self) -> ArenaSink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
+
+    def open(self, size_hint: int | None) -> None:
+        """Make room for the announced length, which is checked against the cap but not believed. Raises the cap's error, ArenaFull."""
+        if size_hint is not None and size_hint > self._bytes_max:
+            raise self._refusal(size_hint)
+        self._reserve(max(1, size_hint) if size_hint is not None else min(FIRST_BYTES, self._bytes_max))
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append. Raises the cap's error, ArenaFull."""
+        end = self._written + len(chunk)
+        if end > self._bytes_max:
+            raise self._refusal(end)
+        if self._hold is None or end > self._hold.slot.size:
+            self._reserve(min(self._bytes_max, max(end, 2 * self._written, FIRST_BYTES)))
+        assert self._hold is not None
+        self._arena.view(self._hold.slot)[self._written : end] = chunk
+        self._written = end
+
+    def reset(self) -> None:
+        """Forget what was written, before a retry."""
+        self._written = 0
+
+    @property
+    def slot(self) -> Slot:
+        """The bytes written so far."""
+        return Slot(self._hold.slot.offset, self._written) if self._hold is not None else Slot(0, 0)
+
+    def take(self) -> SlotHold:
+        """Hand the slot over, shrunk to what was written. Raises MediaUndecodable when that is nothing."""
+        if self._hold is None or self._written == 0:
+            raise MediaUndecodable("The media is empty.")
+        hold, self._hold = self._hold, None
+        hold.shrink(self._written)
+        return hold
+
+    def _reserve(self, size: int) -> None:
+        old = self._hold
+        if old is not None and old.slot.size >= size:
+            return
+        fresh = SlotHold(self._arena, self._arena.allocate(size))
+        if old is not None:
+            self._arena.view(fresh.slot)[: self._written] = self._arena.view(old.slot)[: self._written]
+            old.release()
+        self._hold = fresh
+
+    def _refusal(self, size: int) -> FoveateError:
+        return self._too_large(
+            f"It has {size} bytes or more; at most {self._bytes_max} are allowed.", limit=self._bytes_max, actual=size
+        )

@@ -1,0 +1,77 @@
+"""Leases over arena slots: who still needs which bytes, and when a slot may go back.
+
+A slot is given back exactly once, when the last of those who hold it lets go. All of this runs on the event loop; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from foveate.core.memory import Slot
+from foveate.runtime.arena import Arena
+
+T = TypeVar("T", covariant=True)
+
+
+class Lease(Protocol[T]):
+    """The right to use an entry until :meth:`release`."""
+
+    @property
+    def entry(self) -> T:
+        """What is leased."""
+        ...
+
+    def again(self) -> Lease[T]:
+        """Return a further lease on the same entry."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+class SlotHold:
+    """A slot with a count of holders. Made with one holder; the slot returns to the arena when the count reaches zero."""
+
+    def __init__(self, arena: Arena, slot: Slot) -> None:
+        self._arena = arena
+        self._holders = 1
+        self.slot = slot
+
+    def retain(self) -> SlotHold:
+        """Add a holder."""
+        assert self._holders > 0, "a slot that was given back cannot be held again"
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """Drop a holder."""
+        assert self._holders > 0, "a slot was released more often than held"
+        self._holders -= 1
+        if self._holders == 0:
+            self._arena.release(self.slot)
+
+    def give_away(self) -> None:
+        """Leave the slot to a cache, which will give it back itself. Only the last holder may."""
+        assert self._holders == 1, "a slot that others hold cannot be given away"
+        self._holders = 0
+
+    def shrink(self, size: int) -> None:
+        """Give the tail beyond ``size`` bytes back."""
+        self.slot = self._arena.shrink(self.slot, size)
+
+
+class LooseLease(Generic[T]):
+    """A lease on an entry that no cache would keep (too large, or the cache is off): it lives as long as its users."""
+
+    def __init__(self, entry: T, hold: SlotHold) -> None:
+        self.entry = entry
+        self._hold = hold
+
+    def again(self) -> LooseLease[T]:
+        """Return a further lease on the same entry."""
+        return LooseLease(self.entry, self._hold.retain())
+
+    def release(self) -> None:
+        """Give this lease back."""
+        self._hold.release()

@@ -1,0 +1,88 @@
+"""What is known of a request, and of each of its pictures, as it moves along the journey."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from foveate.caches.encoder import EncoderEntry
+from foveate.core.media import Blob, ImageHeader, ImageOptions
+from foveate.core.request import ImagePart, Request
+from foveate.core.stages import Span
+from foveate.engines.port import EngineWork
+from foveate.journey.holds import Lease, SlotHold
+from foveate.journey.port import Unpacked
+from foveate.media.policy import MediaUrl
+from foveate.models.port import RenderedPrompt, VisualEstimate
+from foveate.observe.ledger import ItemLedger, RequestLedger
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a flight made. Each of its waiters has a lease of its own (:meth:`again`)."""
+
+    lease: Lease[EncoderEntry]
+    spans: tuple[Span, ...]
+    processor_hit: bool
+
+    def again(self) -> Made:
+        """Return the same with a further lease."""
+        return Made(self.lease.again(), self.spans, self.processor_hit)
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self.lease.release()
+
+
+@dataclass
+class Item:
+    """One picture under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there."""
+
+    part: ImagePart
+    ledger: ItemLedger
+    started_at: float
+    deadline: float
+    options: ImageOptions
+    url: MediaUrl | None = None
+    blob: Blob | None = None
+    hold: SlotHold | None = None
+    header: ImageHeader | None = None
+    estimate: VisualEstimate | None = None
+    lease: Lease[EncoderEntry] | None = None
+
+    def release_media(self) -> None:
+        """Give the encoded bytes back; they are not needed once embeddings exist."""
+        if self.hold is not None:
+            self.hold.release()
+            self.hold = None
+
+    def release(self) -> None:
+        """Give back everything the item holds."""
+        self.release_media()
+        if self.lease is not None:
+            self.lease.release()
+            self.lease = None
+
+
+@dataclass
+class Job:
+    """One request under way."""
+
+    request: Request
+    ledger: RequestLedger
+    deadline: float
+    unpacked: Unpacked | None = None
+    place: asyncio.Semaphore | None = None
+    prompt: RenderedPrompt | None = None
+    token_ids: list[int] = field(default_factory=list)
+    text_tokens: int = 0
+    items: list[Item] = field(default_factory=list)
+    work: EngineWork | None = None
+
+    def release(self) -> None:
+        """Give back everything the request holds. Safe to call again."""
+        for item in self.items:
+            item.release()
+        if self.place is not None:
+            self.place.release()
+            self.place = None

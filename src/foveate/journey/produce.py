@@ -1,0 +1,159 @@
+"""Make a picture's embeddings that no cache holds: media decode and processor in a media worker, then the vision encoder.
+
+Runs in a flight, on behalf of every request that waits for the same key, so it has its own deadline and holds its own leases. Its spans join
+without a gap: a hop between processes counts to the stage that waits for it (media_decode includes the way to the media worker,
+encoder_queue the way from there to the encoder, embedding_transfer the way back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from foveate.caches.encoder import EncoderEntry
+from foveate.caches.keys import EncoderKey
+from foveate.caches.processor import ProcessorEntry
+from foveate.core.clock import now
+from foveate.core.errors import EncodeFailed, EngineUnavailable, Failed
+from foveate.core.media import Blob, EncodedImage, ImageHeader, PreparedImage
+from foveate.core.memory import TensorBundle
+from foveate.core.stages import Span, Stage
+from foveate.journey.holds import Lease, LooseLease, SlotHold
+from foveate.journey.job import Made
+from foveate.journey.restarts import engine_back
+from foveate.journey.room import take
+from foveate.journey.tools import Tools
+from foveate.media.messages import JobFailed, Prepare, Prepared, TooSmall
+from foveate.models.port import VisualEstimate
+from foveate.runtime.arena import aligned
+
+T = TypeVar("T")
+
+ALIGNMENT_BYTES = 64 * 8
+"""Room for the alignment of the embedding tensor and its DeepStack levels (at most seven)."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a flight starts: encoded bytes, whose slot is held by whoever started it, and what their header said."""
+
+    blob: Blob
+    hold: SlotHold
+    header: ImageHeader
+    estimate: VisualEstimate
+
+
+async def produce(key: EncoderKey, source: Source, tools: Tools) -> Made:
+    """Prepare and encode one picture, and offer what was made to the caches."""
+    started = now()
+    deadline = started + tools.limits.item_seconds_max
+    kept = tools.processor_cache.get(key.processor_key)
+    inputs = kept if kept is not None else await _prepare(key, source, tools, deadline)
+    try:
+        prepared = inputs.entry.prepared
+        before = () if kept is not None else prepared.spans
+        lease, spans = await _encode(key, prepared, before, tools, deadline=deadline, started=started)
+    finally:
+        inputs.release()
+    # The inputs are read again only if the embeddings are evicted first, so they go before others.
+    tools.processor_cache.demote(key.processor_key)
+    return Made(lease, spans, kept is not None)
+
+
+async def _prepare(key: EncoderKey, source: Source, tools: Tools, deadline: float) -> Lease[ProcessorEntry]:
+    started = now()
+    size = source.estimate.input_bytes_max
+    out = take(tools, size)
+    try:
+        reply = await _run(source, key, out, tools, deadline)
+        if isinstance(reply, TooSmall):
+            out.release()
+            out = take(tools, reply.bytes_needed)
+            reply = await _run(source, key, out, tools, deadline)
+        if isinstance(reply, JobFailed):
+            raise reply.error.error()
+        if not isinstance(reply, Prepared):
+            raise Failed(detail=f"the processor's output grew from {size} bytes between two runs on one picture")
+    except BaseException:
+        out.release()
+        raise
+    return _keep_inputs(key, reply.image, out, started, tools)
+
+
+async def _run(
+    source: Source, key: EncoderKey, out: SlotHold, tools: Tools, deadline: float
+) -> Prepared | TooSmall | JobFailed:
+    job = Prepare(source.blob.slot, source.header, key.options, out.slot)
+    held = (source.hold.retain(), out.retain())
+
+    def done() -> None:
+        """The worker touches neither slot any more, whatever became of those who asked."""
+        for hold in held:
+            hold.release()
+
+    return await tools.media.run(job, on_done=done, deadline=deadline)
+
+
+def _keep_inputs(
+    key: EncoderKey, image: PreparedImage, hold: SlotHold, started: float, tools: Tools
+) -> Lease[ProcessorEntry]:
+    hold.shrink(image.inputs.used)
+    decoded, processed = (span.end for span in image.spans)
+    spans = (Span("media_decode", started, decoded), Span("mm_processor", decoded, processed))
+    inputs = TensorBundle(hold.slot, image.inputs.tensors, image.inputs.used)
+    prepared = PreparedImage(image.replacement, image.rows, inputs, image.meta, spans)
+    entry = ProcessorEntry(prepared, _cost(image.spans))
+    kept = tools.processor_cache.put(key.processor_key, entry, aligned(hold.slot.size))
+    return LooseLease(entry, hold) if kept is None else _given_away(kept, hold)
+
+
+async def _encode(
+    key: EncoderKey, prepared: PreparedImage, before: Sequence[Span], tools: Tools, *, deadline: float, started: float
+) -> tuple[Lease[EncoderEntry], tuple[Span, ...]]:
+    hold = take(tools, prepared.rows * tools.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES)
+    try:
+        encoded = await _encode_once_restarted(prepared, hold, tools, deadline)
+        if encoded.rows != prepared.rows:
+            raise EncodeFailed(detail=f"{encoded.rows} rows encoded, {prepared.rows} placeholders in the prompt")
+    except BaseException:
+        hold.release()
+        raise
+    spans = (*before, *_joined(encoded.spans, before[-1].end if before else started, now()))
+    hold.shrink(encoded.embeddings.used)
+    embeddings = TensorBundle(hold.slot, encoded.embeddings.tensors, encoded.embeddings.used)
+    cost = _cost((*prepared.spans, *encoded.spans))
+    entry = EncoderEntry(prepared.replacement, prepared.rows, prepared.meta, embeddings, cost)
+    kept = tools.encoder_cache.put(key, entry, aligned(hold.slot.size))
+    return (LooseLease(entry, hold) if kept is None else _given_away(kept, hold)), spans
+
+
+def _given_away(lease: Lease[T], hold: SlotHold) -> Lease[T]:
+    hold.give_away()
+    return lease
+
+
+async def _encode_once_restarted(
+    prepared: PreparedImage, hold: SlotHold, tools: Tools, deadline: float
+) -> EncodedImage:
+    try:
+        return await tools.encoder.encode(prepared, hold.slot, deadline=deadline)
+    except EngineUnavailable:
+        if not await engine_back(tools, deadline):
+            raise
+        return await tools.encoder.encode(prepared, hold.slot, deadline=deadline)
+
+
+def _joined(spans: Sequence[Span], queued: float, arrived: float) -> tuple[Span, ...]:
+    """Return the encoder's spans stretched over the ways there and back."""
+    encode = next(span for span in spans if span.stage == "vision_encode")
+    return (
+        Span("encoder_queue", min(queued, encode.start), encode.start),
+        encode,
+        Span("embedding_transfer", encode.end, max(arrived, encode.end)),
+    )
+
+
+def _cost(spans: Sequence[Span]) -> dict[Stage, float]:
+    """Milliseconds of work by stage that a later hit saves; waiting is not work."""
+    return {span.stage: (span.end - span.start) * 1e3 for span in spans if span.stage != "encoder_queue"}

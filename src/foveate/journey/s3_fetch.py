@@ -1,0 +1,58 @@
+"""Step 3: from a reference to bytes in the arena with their content hash: over HTTP, from a data URL, or from an unpacked body."""
+
+from __future__ import annotations
+
+from blake3 import blake3
+
+from foveate.core.errors import ErrorRecord, MediaTooLarge
+from foveate.core.media import Blob, DataRef, InlineRef
+from foveate.journey.arena_sink import ArenaSink
+from foveate.journey.holds import SlotHold
+from foveate.journey.job import Item, Job
+from foveate.journey.tools import Tools
+from foveate.media.data_url import decode_data_url
+
+
+async def fetch(item: Item, job: Job, tools: Tools) -> None:
+    """Bring the bytes in. Raises DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull."""
+    reference = item.part.ref
+    if isinstance(reference, InlineRef):
+        _take_inline(item, job, tools, reference)
+    elif isinstance(reference, DataRef):
+        _take_data_url(item, tools, reference)
+    else:
+        await _fetch_url(item, tools)
+    assert item.blob is not None
+    job.ledger.counts.media_bytes += item.blob.size
+
+
+def _take_inline(item: Item, job: Job, tools: Tools, reference: InlineRef) -> None:
+    assert job.unpacked is not None
+    assert job.unpacked.hold is not None
+    found = job.unpacked.blobs[reference.index]
+    if isinstance(found, ErrorRecord):
+        raise found.error()
+    _check_size(found.size, tools.limits.item_bytes_max)
+    item.hold = job.unpacked.hold.retain()
+    item.blob = found
+
+
+def _take_data_url(item: Item, tools: Tools, reference: DataRef) -> None:
+    data = decode_data_url(reference.url)
+    _check_size(len(data), tools.limits.item_bytes_max)
+    item.hold = SlotHold(tools.arena, tools.arena.allocate(len(data)))
+    tools.arena.view(item.hold.slot)[:] = data
+    item.blob = Blob(item.hold.slot, blake3(data).hexdigest())
+
+
+async def _fetch_url(item: Item, tools: Tools) -> None:
+    assert item.url is not None
+    with ArenaSink(tools.arena, tools.limits.item_bytes_max) as sink:
+        fetched = await tools.fetcher.fetch(item.url, sink, deadline=item.deadline)
+        item.hold = sink.take()
+    item.blob = Blob(item.hold.slot, fetched.digest)
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise MediaTooLarge(f"The picture has {size} bytes; at most {limit} are allowed.", limit=limit, actual=size)

@@ -1,0 +1,40 @@
+"""Step 4: read the header, and judge by it. No pixel has been decoded; from here on it is known what the picture costs."""
+
+from __future__ import annotations
+
+from foveate.core.clock import now
+from foveate.core.errors import ImageTooLarge
+from foveate.core.media import ImageHeader
+from foveate.core.stages import Span
+from foveate.journey.job import Item, Job
+from foveate.journey.s1_admit import answer_tokens
+from foveate.journey.tools import Limits, Tools
+from foveate.media.probe import probe as read_header
+
+
+async def probe(item: Item, job: Job, tools: Tools) -> None:
+    """Price the picture. Raises MediaUnsupported, MediaUndecodable, ImageTooLarge, ImageShapeRefused, PromptTooLong."""
+    assert item.blob is not None
+    item.header = read_header(tools.arena.view(item.blob.slot))
+    _check_size(item.header, tools.limits)
+    item.estimate = tools.prompt_side.estimate(item.header.width, item.header.height, item.options)
+    priced = sum(other.estimate.tokens for other in job.items if other.estimate is not None)
+    answer_tokens(job, tools, visual_tokens=priced)
+    job.ledger.counts.pixels += item.header.pixels
+    item.ledger.span(Span("media_fetch", item.started_at, now()))
+
+
+def _check_size(header: ImageHeader, limits: Limits) -> None:
+    shape = f"The picture is {header.width}x{header.height} pixels"
+    if max(header.width, header.height) > limits.side_max:
+        raise ImageTooLarge(
+            f"{shape}; no side may be longer than {limits.side_max}.",
+            limit=limits.side_max,
+            actual=max(header.width, header.height),
+        )
+    if header.pixels > limits.pixels_max:
+        raise ImageTooLarge(
+            f"{shape}, {header.pixels} in all; at most {limits.pixels_max} are allowed.",
+            limit=limits.pixels_max,
+            actual=header.pixels,
+        )

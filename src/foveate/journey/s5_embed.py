@@ -1,0 +1,39 @@
+"""Step 5: from bytes to embeddings, by the cheapest way there is.
+
+An encoder-cache hit skips everything; else one flight for each key does the work, whoever asked first: a processor-cache hit skips media decode
+and processor, else a media worker does both; then the vision encoder. The flight belongs to none of those who wait for it: when a waiter is
+cancelled, the first one included, the others still get their embeddings.
+"""
+
+from __future__ import annotations
+
+from foveate.caches.keys import EncoderKey
+from foveate.core.clock import now
+from foveate.journey.job import Item, Job
+from foveate.journey.produce import Source, produce
+from foveate.journey.tools import Tools
+
+
+async def embed(item: Item, job: Job, tools: Tools) -> None:
+    """Set ``item.lease``. Raises MediaUndecodable, MediaCostly, EncodeFailed, QueueFull, ArenaFull, EngineUnavailable."""
+    assert item.blob is not None
+    assert item.hold is not None
+    assert item.header is not None
+    assert item.estimate is not None
+    key = EncoderKey(
+        item.blob.digest, tools.prompt_side.processor_version, item.options, tools.engine.info.encoder_version
+    )
+    item.lease = tools.encoder_cache.get(key)
+    if item.lease is not None:
+        job.ledger.counts.encoder_cache_hits += 1
+    else:
+        source = Source(item.blob, item.hold, item.header, item.estimate)
+        made, shared = await tools.flights.share(
+            key, start=lambda: produce(key, source, tools), lease=lambda made: made.again()
+        )
+        item.lease = made.lease
+        job.ledger.counts.shared += shared
+        job.ledger.counts.processor_cache_hits += made.processor_hit and not shared
+        item.ledger.spans(made.spans)
+    item.release_media()
+    item.ledger.ready(now())

@@ -1,0 +1,73 @@
+"""Step 6: put the prompt together, hand it to the engine, and wait for the first token.
+
+The prompt's token ids are final only here, when every picture's rows are known. An engine that dies before the first token is waited for
+once, within a bound; a request that was in flight on two deaths is not tried a third time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from foveate.core.clock import now
+from foveate.core.errors import EngineFailed, EngineUnavailable
+from foveate.core.stages import Span
+from foveate.engines.port import EngineEvent, EngineWork, PictureInput, TokenEvent
+from foveate.journey.job import Job
+from foveate.journey.restarts import engine_back
+from foveate.journey.s1_admit import answer_tokens
+from foveate.journey.tools import Tools
+
+
+async def assemble(job: Job, tools: Tools) -> None:
+    """Set ``job.work``. Raises PromptTooLong, now that the pictures' true rows are known."""
+    assert job.prompt is not None
+    entries = [item.lease.entry for item in job.items if item.lease is not None]
+    if entries:
+        job.token_ids = await tools.text.tokenize(job.prompt, [entry.replacement for entry in entries])
+    rows = sum(entry.rows for entry in entries)
+    job.text_tokens = len(job.token_ids) - rows
+    job.ledger.counts.text_tokens = job.text_tokens
+    job.ledger.counts.visual_tokens = rows
+    tokens_max = answer_tokens(job, tools, visual_tokens=rows)
+    job.work = EngineWork(
+        request_id=job.request.id,
+        token_ids=job.token_ids,
+        pictures=[PictureInput(entry.embeddings, entry.rows, entry.meta) for entry in entries],
+        sampling=msgspec.structs.replace(job.request.sampling, tokens_max=tokens_max),
+        deadline=job.deadline,
+    )
+
+
+async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
+    """Yield the engine's events. Closing it cancels the request in the engine at once.
+
+    Raises QueueFull, EngineUnavailable, EngineFailed, DeadlineExceeded.
+    """
+    assert job.work is not None
+    queued = now()
+    begun = False
+    for retry_left in (True, False):
+        try:
+            async with aclosing(tools.engine.generate(job.work)) as events:
+                async for event in events:
+                    if not begun and isinstance(event, TokenEvent):
+                        begun = True
+                        _close_window(job, event, queued)
+                    yield event
+            return
+        except (EngineFailed, EngineUnavailable):
+            if begun or not retry_left or not await engine_back(tools, job.deadline):
+                raise
+
+
+def _close_window(job: Job, event: TokenEvent, queued: float) -> None:
+    """Enter the language model's stages: llm_queue from the hand-over, llm_prefill until the first token is here."""
+    arrived = now()
+    prefill = next((span for span in event.spans if span.stage == "llm_prefill"), None)
+    started = min(max(prefill.start, queued), arrived) if prefill is not None else queued
+    job.ledger.span(Span("llm_queue", queued, started))
+    job.ledger.span(Span("llm_prefill", started, arrived))
+    job.ledger.first_token(arrived)

@@ -1,0 +1,60 @@
+"""What the steps work with. Built once by :mod:`foveate.assembly`; no step constructs a collaborator."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from foveate.caches.encoder import EncoderCache
+from foveate.caches.keys import EncoderKey
+from foveate.caches.processor import ProcessorCache
+from foveate.caches.single_flight import SingleFlight
+from foveate.engines.port import Encoder, Engine
+from foveate.journey.job import Made
+from foveate.journey.text import TextWork
+from foveate.media.fetch import Fetcher
+from foveate.media.policy import UrlPolicy
+from foveate.media.pool import MediaPool
+from foveate.models.port import PromptSide
+from foveate.observe.observer import Observer
+from foveate.runtime.arena import Arena
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may cost, and how much may be under way. Sizes in bytes, times in seconds."""
+
+    images_max: int
+    item_bytes_max: int
+    pixels_max: int
+    side_max: int
+    body_bytes_max: int
+    inline_bytes_min: int
+    requests_max: int
+    request_seconds_max: float
+    fetch_seconds_max: float
+    item_seconds_max: float
+    detail_low_pixels: int = 512 * 512
+    """``detail: low`` caps a picture at this many pixels, where the model's processor can be told to."""
+    engine_wait_seconds: float = 4.0
+    """How long a request without a token waits for an engine that is restarting before it is refused."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The collaborators of every step."""
+
+    limits: Limits
+    arena: Arena
+    prompt_side: PromptSide
+    text: TextWork
+    policy: UrlPolicy
+    fetcher: Fetcher
+    media: MediaPool
+    encoder: Encoder
+    engine: Engine
+    processor_cache: ProcessorCache
+    encoder_cache: EncoderCache
+    flights: SingleFlight[EncoderKey, Made]
+    observer: Observer
+    multimodal_places: asyncio.Semaphore
