@@ -1,0 +1,170 @@
+"""Worker entry points for tests: they are imported by real worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import msgspec
+
+from foveate.core.errors import StartupError
+from foveate.core.memory import Slot
+from foveate.runtime.port import Progress, Ready, WorkerContext
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Do ``what`` with ``value``, and put the answer into an :class:`Answer`."""
+
+    what: str
+    value: Any = None
+
+
+class Write(msgspec.Struct, frozen=True, tag="write"):
+    """Fill ``slot`` with ``byte``."""
+
+    slot: Slot
+    byte: int
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    value: Any
+
+
+def echo(context: WorkerContext) -> None:
+    """Announce, then answer every message until told to stop; after that, say goodbye."""
+    context.send(Progress("loading"))
+    context.send(Ready({"config": context.spec.config, "pid": os.getpid()}))
+    while (message := context.receive()) is not None:
+        if isinstance(message, Write):
+            view = context.arena.view(message.slot)
+            view[:] = bytes([message.byte]) * len(view)
+            context.send(Answer(len(view)))
+        else:
+            context.send(Answer(_ACTIONS[message.what](context, message.value)))
+    context.send(Answer("goodbye"))
+
+
+def refuses_to_start(context: WorkerContext) -> None:
+    raise StartupError("There is no model here. Name one with --model.", detail=str(context.spec.config))
+
+
+def crashes_at_start(context: WorkerContext) -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+def never_ready(context: WorkerContext) -> None:
+    time.sleep(600)
+
+
+def deaf(context: WorkerContext) -> None:
+    """Never reads, so it cannot be asked to stop."""
+    context.send(Ready({"pid": os.getpid()}))
+    time.sleep(600)
+
+
+def _threads(context: WorkerContext, value: Any) -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _open_files(context: WorkerContext, value: Any) -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue  # the descriptor of the listing itself
+    return sorted(found)
+
+
+def _allocate(context: WorkerContext, value: int) -> str:
+    try:
+        held = bytearray(value)
+    except MemoryError:
+        return "refused"
+    return f"got {len(held)}"
+
+
+def _map(context: WorkerContext, value: int) -> str:
+    import mmap
+
+    try:
+        mmap.mmap(-1, value, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError:
+        return "refused"
+    return "got it"
+
+
+def _receive_in_time(context: WorkerContext, value: float) -> str:
+    try:
+        return repr(context.receive(value))
+    except TimeoutError:
+        return "timeout"
+
+
+def _pending_after(context: WorkerContext, value: float) -> bool:
+    time.sleep(value)
+    return context.pending()
+
+
+def _send_from_threads(context: WorkerContext, value: int) -> str:
+    def send(number: int) -> None:
+        for _ in range(50):
+            context.send(Answer("x" * number))
+
+    threads = [threading.Thread(target=send, args=(1000 * (i + 1),)) for i in range(value)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return "sent"
+
+
+def _main(context: WorkerContext, value: Any) -> list[str]:
+    import sys
+
+    return sorted(name for name in sys.modules if name in ("__mp_main__", "pytest", "torch"))
+
+
+def _kill(context: WorkerContext, value: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise(context: WorkerContext, value: str) -> None:
+    raise RuntimeError(value)
+
+
+def _title(context: WorkerContext, value: Any) -> str:
+    with open("/proc/self/cmdline", "rb") as cmdline:
+        return cmdline.read().rstrip(b"\0").decode()
+
+
+def _limits(context: WorkerContext, value: Any) -> dict[str, Any]:
+    import resource
+
+    return {
+        "core": resource.getrlimit(resource.RLIMIT_CORE)[1],
+        "threads": os.environ["OMP_NUM_THREADS"],
+        "own_session": os.getsid(0) == os.getppid(),
+        "sigint_ignored": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+    }
+
+
+_ACTIONS: dict[str, Any] = {
+    "say": lambda context, value: value,
+    "threads": _threads,
+    "open_files": _open_files,
+    "allocate": _allocate,
+    "map": _map,
+    "receive_in_time": _receive_in_time,
+    "pending_after": _pending_after,
+    "send_from_threads": _send_from_threads,
+    "modules": _main,
+    "kill": _kill,
+    "raise": _raise,
+    "title": _title,
+    "limits": _limits,
+    "sleep": lambda context, value: time.sleep(value),
+}
