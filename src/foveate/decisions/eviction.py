@@ -195,7 +195,7 @@ class Holdings(Generic[K, V]):
         return held, freed
 
     def shrink(self, wanted: int, reason: EvictionReason) -> list[V]:
-        """Give up unused entries until ``wanted`` bytes are free that were not, or none is left; return their values."""
+        """Give up unused entries until ``wanted`` more bytes are free, or none is left; return their values."""
         chosen: list[Held[K, V]] = []
         if wanted > 0:
             for key in self._policy.victims():

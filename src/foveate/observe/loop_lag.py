@@ -1,0 +1,92 @@
+"""How late the event loop runs what is due: the probe that stays in the product.
+
+Every ``interval_seconds`` the probe asks to be woken and measures how much later it was. A stall longer than the
+interval would hide the samples it held up ("coordinated omission", G. Tene): they are filled in, as the lag that each
+of them would have met. uvloop's timers count in whole milliseconds, so a lag below about 1 ms is noise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from foveate.core import clock
+
+INTERVAL_SECONDS: Final = 0.005
+"""200 wake-ups a second. A stall that begins and ends between two of them is not seen."""
+
+
+def quantile(samples: list[float], q: float) -> float:
+    """Return the smallest sample that at least the share ``q`` of the samples does not exceed (nearest rank); 0 without
+    samples.
+    """
+    if not samples:
+        return 0.0
+    ordered = sorted(samples)
+    return ordered[max(math.ceil(q * len(ordered)), 1) - 1]
+
+
+class LoopLag:
+    """The probe. An async context that owns its task; ``on_sample`` is called with every sample, in seconds."""
+
+    def __init__(
+        self,
+        on_sample: Callable[[float], None] | None = None,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        window_seconds: float = 30.0,
+    ) -> None:
+        self._on_sample = on_sample
+        self._interval = interval_seconds
+        self._samples: deque[float] = deque(maxlen=max(round(window_seconds / interval_seconds), 1))
+        self._task: asyncio.Task[None] | None = None
+
+    def p99(self) -> float:
+        """99th percentile of the lag over the window, in seconds."""
+        return quantile(list(self._samples), 0.99)
+
+    def max(self) -> float:
+        """Largest lag of the window, in seconds."""
+        return max(list(self._samples), default=0.0)
+
+    @property
+    def samples(self) -> int:
+        """Samples in the window."""
+        return len(self._samples)
+
+    def clear(self) -> None:
+        """Forget the samples: a measurement begins."""
+        self._samples.clear()
+
+    def record(self, lag: float) -> None:
+        """Take one measured lag, and with it the samples that it held up."""
+        remaining = lag
+        for _ in range(self._samples.maxlen or 1):
+            self._samples.append(remaining)
+            if self._on_sample is not None:
+                self._on_sample(remaining)
+            remaining -= self._interval
+            if remaining <= 0:
+                break
+
+    async def __aenter__(self) -> LoopLag:
+        self._task = asyncio.get_running_loop().create_task(self._probe(), name="loop-lag")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def _probe(self) -> None:
+        while True:
+            due = clock.now() + self._interval
+            await asyncio.sleep(self._interval)
+            self.record(max(clock.now() - due, 0.0))

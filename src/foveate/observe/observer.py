@@ -1,0 +1,77 @@
+"""Where the ledger's records go: into the metrics and the request log. The journey calls it twice a request."""
+
+from __future__ import annotations
+
+from foveate.core.errors import FoveateError
+from foveate.core.stages import Stage
+from foveate.observe.ledger import LedgerRecord, RequestLedger
+from foveate.observe.metrics import Metrics
+from foveate.observe.request_log import RequestLog
+from foveate.observe.table import CODE, ITEM_STAGE
+
+_CODES = frozenset(CODE.values)
+_ITEM_STAGES: frozenset[str] = frozenset(ITEM_STAGE.values)
+
+
+class Observer:
+    """Feeds ``metrics`` and, where there is one, the request log."""
+
+    def __init__(self, metrics: Metrics, log: RequestLog | None) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def opened(self, ledger: RequestLedger) -> None:
+        """A request has begun."""
+        self._metrics.move("foveate_requests_in_flight", ledger.modality, by=1)
+
+    def ended(self, record: LedgerRecord) -> None:
+        """A request that was opened has ended."""
+        self._metrics.move("foveate_requests_in_flight", record.modality, by=-1)
+        self._ending(record)
+        self._times(record)
+        self._carried(record)
+        for item in record.items:
+            self._item(item.stages)
+        if self._log is not None:
+            self._log.write(record)
+
+    def _ending(self, record: LedgerRecord) -> None:
+        self._metrics.count("foveate_requests_total", record.modality, record.outcome)
+        if record.error_code is not None:
+            code = record.error_code if record.error_code in _CODES else FoveateError.code
+            self._metrics.count("foveate_errors_total", code)
+
+    def _times(self, record: LedgerRecord) -> None:
+        """Stages are observed only where there was a first token: what a failed request had done by then is no one's
+        latency.
+        """
+        observe = self._metrics.observe
+        breakdown, modality = record.breakdown, record.modality
+        observe("foveate_request_seconds", modality, value=breakdown.total_ms / 1e3)
+        if breakdown.ttft_ms is None:
+            return
+        observe("foveate_ttft_seconds", modality, value=breakdown.ttft_ms / 1e3)
+        observe("foveate_unattributed_seconds", modality, value=breakdown.unattributed_ms / 1e3)
+        for stage, ms in breakdown.stages.items():
+            observe("foveate_stage_seconds", stage, modality, value=ms / 1e3)
+        if breakdown.tpot_ms is not None:
+            observe("foveate_tpot_seconds", modality, value=breakdown.tpot_ms / 1e3)
+
+    def _carried(self, record: LedgerRecord) -> None:
+        counts, modality = record.counts, record.modality
+        self._carry("text_tokens", counts.text_tokens, modality)
+        self._carry("output_tokens", counts.output_tokens, modality)
+        if modality == "multimodal":
+            self._carry("images", counts.images)
+            self._carry("pixels", counts.pixels)
+            self._carry("media_bytes", counts.media_bytes)
+            self._carry("visual_tokens", counts.visual_tokens)
+
+    def _carry(self, what: str, amount: int, *labels: str) -> None:
+        self._metrics.count(f"foveate_{what}_total", *labels, amount=amount)
+        self._metrics.observe(f"foveate_request_{what}", *labels, value=amount)
+
+    def _item(self, stages: dict[Stage, float]) -> None:
+        for stage, ms in stages.items():
+            if stage in _ITEM_STAGES:
+                self._metrics.observe("foveate_item_stage_seconds", stage, value=ms / 1e3)

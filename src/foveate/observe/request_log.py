@@ -1,0 +1,244 @@
+"""The request log: one JSON line a request, for machines.
+
+Counts and durations only; nothing of a request's body goes in.
+
+Lines are encoded and written by one thread behind a bounded queue, so the event loop never waits for a disk or a pipe.
+When the writer cannot keep up, or fails, lines are dropped and counted; the loss is reported in Foveate's own log.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from foveate.core import clock
+from foveate.core.stages import Stage
+from foveate.observe.ledger import ItemRecord, LedgerRecord
+from foveate.observe.logging import get_logger
+from foveate.observe.redact import redact_text
+
+ITEMS_MAX: Final = 8
+NAME_MAX: Final = 128
+_BATCH_MAX: Final = 256
+
+_log = get_logger(__name__)
+
+
+class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One picture in a line: its own durations, whether or not it was on the critical path.
+
+    What did not happen is absent.
+    """
+
+    index: int
+    ready_ms: float | None = None
+    media_fetch_ms: float | None = None
+    media_decode_ms: float | None = None
+    mm_processor_ms: float | None = None
+    encoder_queue_ms: float | None = None
+    vision_encode_ms: float | None = None
+    embedding_transfer_ms: float | None = None
+    host: str | None = None
+
+
+class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the log.
+
+    Every field is always there; a stage that did not happen, or a time that does not exist, is null.
+
+    ``time`` is when the request ended (ISO 8601, UTC). Durations are milliseconds; where there was a first token, the
+    stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``items`` lists at most ITEMS_MAX pictures;
+    ``items_omitted`` counts the rest.
+    """
+
+    time: str
+    id: str
+    model: str
+    modality: str
+    outcome: str
+    error: str | None
+    admission_ms: float | None
+    media_fetch_ms: float | None
+    media_decode_ms: float | None
+    mm_processor_ms: float | None
+    encoder_queue_ms: float | None
+    vision_encode_ms: float | None
+    embedding_transfer_ms: float | None
+    llm_queue_ms: float | None
+    llm_prefill_ms: float | None
+    tpot_ms: float | None
+    ttft_ms: float | None
+    unattributed_ms: float
+    total_ms: float
+    images: int
+    pixels: int
+    media_bytes: int
+    visual_tokens: int
+    text_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    encoder_cache_hits: int
+    processor_cache_hits: int
+    fetches: int
+    shared: int
+    items: list[ItemLine]
+    items_omitted: int
+
+
+def line(record: LedgerRecord, wall: float) -> RequestLine:
+    """Return a record's line. ``wall`` is when the request ended, in seconds since the epoch."""
+    stages, ttft_ms, unattributed_ms = record.breakdown.rounded()
+    tpot_ms = record.breakdown.tpot_ms
+    counts = record.counts
+    return RequestLine(
+        time=datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        # Both may have come from the client.
+        id=redact_text(record.request_id[:NAME_MAX]),
+        model=redact_text(record.model[:NAME_MAX]),
+        modality=record.modality,
+        outcome=record.outcome,
+        error=record.error_code,
+        admission_ms=stages.get("admission"),
+        media_fetch_ms=stages.get("media_fetch"),
+        media_decode_ms=stages.get("media_decode"),
+        mm_processor_ms=stages.get("mm_processor"),
+        encoder_queue_ms=stages.get("encoder_queue"),
+        vision_encode_ms=stages.get("vision_encode"),
+        embedding_transfer_ms=stages.get("embedding_transfer"),
+        llm_queue_ms=stages.get("llm_queue"),
+        llm_prefill_ms=stages.get("llm_prefill"),
+        tpot_ms=None if tpot_ms is None else round(tpot_ms, 3),
+        ttft_ms=ttft_ms,
+        unattributed_ms=unattributed_ms,
+        total_ms=round(record.breakdown.total_ms, 3),
+        images=counts.images,
+        pixels=counts.pixels,
+        media_bytes=counts.media_bytes,
+        visual_tokens=counts.visual_tokens,
+        text_tokens=counts.text_tokens,
+        output_tokens=counts.output_tokens,
+        cached_tokens=counts.cached_tokens,
+        encoder_cache_hits=counts.encoder_cache_hits,
+        processor_cache_hits=counts.processor_cache_hits,
+        fetches=counts.fetches,
+        shared=counts.shared,
+        items=[_item(item) for item in record.items[:ITEMS_MAX]],
+        items_omitted=max(len(record.items) - ITEMS_MAX, 0),
+    )
+
+
+def _item(item: ItemRecord) -> ItemLine:
+    def ms(stage: Stage) -> float | None:
+        value = item.stages.get(stage)
+        return None if value is None else round(value, 3)
+
+    return ItemLine(
+        index=item.index,
+        ready_ms=None if item.ready_ms is None else round(item.ready_ms, 3),
+        media_fetch_ms=ms("media_fetch"),
+        media_decode_ms=ms("media_decode"),
+        mm_processor_ms=ms("mm_processor"),
+        encoder_queue_ms=ms("encoder_queue"),
+        vision_encode_ms=ms("vision_encode"),
+        embedding_transfer_ms=ms("embedding_transfer"),
+        host=item.host,
+    )
+
+
+class RequestLog:
+    """Writes lines to a file (appended) or to standard output.
+
+    Use as a context, or :meth:`start` and :meth:`close` it.
+    """
+
+    def __init__(self, path: Path | None = None, *, lines_max: int = 8192) -> None:
+        self._path = path
+        self._queue: queue.Queue[tuple[LedgerRecord, float] | None] = queue.Queue(lines_max)
+        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._file: BinaryIO | None = None
+        self._refused = 0
+        self._failed = 0
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost since the start."""
+        return self._refused + self._failed
+
+    def start(self) -> None:
+        """Open the file and start the writer. Raises OSError when the file cannot be opened."""
+        self._file = sys.stdout.buffer if self._path is None else self._path.open("ab")
+        self._thread.start()
+
+    def write(self, record: LedgerRecord) -> None:
+        """Hand a record to the writer; drop and count it when the queue is full. Never waits."""
+        try:
+            self._queue.put_nowait((record, clock.wall()))
+        except queue.Full:
+            self._refused += 1
+
+    def close(self, seconds_max: float = 5.0) -> None:
+        """Write what is queued and end the writer, within about ``seconds_max``.
+
+        Blocks: from the event loop, use a thread.
+        """
+        if not self._thread.is_alive():
+            return
+        try:
+            self._queue.put(None, timeout=seconds_max)
+        except queue.Full:
+            _log.error("the request log did not take its end in time", lines=self._queue.qsize())
+            return
+        self._thread.join(seconds_max)
+        if self._thread.is_alive():
+            _log.error("the request log was not written in time", lines=self._queue.qsize())
+        elif self._path is not None and self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> RequestLog:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        encoder = msgspec.json.Encoder()
+        told = 0
+        more = True
+        while more:
+            batch, more = self._batch()
+            if batch:
+                self._put(batch, encoder)
+            if self.dropped > told:
+                _log.warning("request-log lines were dropped", lines=self.dropped - told, total=self.dropped)
+                told = self.dropped
+
+    def _batch(self) -> tuple[list[tuple[LedgerRecord, float]], bool]:
+        """Wait for a record and take those behind it, too; false when the end has come."""
+        batch: list[tuple[LedgerRecord, float]] = []
+        entry = self._queue.get()
+        while entry is not None:
+            batch.append(entry)
+            if len(batch) >= _BATCH_MAX:
+                return batch, True
+            try:
+                entry = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, True
+        return batch, False
+
+    def _put(self, batch: list[tuple[LedgerRecord, float]], encoder: msgspec.json.Encoder) -> None:
+        assert self._file is not None
+        lines = [encoder.encode(line(record, wall)) + b"\n" for record, wall in batch]
+        try:
+            self._file.write(b"".join(lines))
+            self._file.flush()
+        except OSError as error:
+            self._failed += len(lines)
+            _log.error("the request log could not be written", reason=error.strerror or type(error).__name__)

@@ -1,0 +1,184 @@
+"""Every metric, declared once. :mod:`foveate.observe.metrics` makes them, ``docs/metrics.md`` is printed from here.
+
+Times are seconds and sizes are bytes, as Prometheus has it. Every label takes its values from a closed set, so that no
+client can make series. Text and multimodal requests are separate series, and so are the caches: there is no joint hit
+ratio.
+
+Print the page with ``python -m foveate.observe.table``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from foveate.core.errors import error_classes
+from foveate.core.stages import STAGES, Modality
+from foveate.decisions.eviction import EVICTION_REASONS
+from foveate.observe.ledger import OUTCOMES
+
+FetchOutcome = Literal["fetched", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
+FETCH_OUTCOMES: Final[tuple[FetchOutcome, ...]] = get_args(FetchOutcome)
+CacheName = Literal["processor", "encoder"]
+CACHES: Final[tuple[CacheName, ...]] = get_args(CacheName)
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Label(msgspec.Struct, frozen=True):
+    """A label and all the values it can take."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One metric. ``read`` tells that its value is read from its owner at scrape time instead of being counted here."""
+
+    section: str
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[Label, ...] = ()
+    buckets: tuple[float, ...] = ()
+    read: bool = False
+
+
+MODALITY: Final = Label("modality", get_args(Modality))
+OUTCOME: Final = Label("outcome", OUTCOMES)
+STAGE: Final = Label("stage", STAGES)
+ITEM_STAGE: Final = Label("stage", STAGES[1:7])
+CODE: Final = Label("code", tuple(sorted(error_classes())))
+
+SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
+TOKEN_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
+LAG_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+IMAGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+PIXELS: Final = tuple(1e6 * size for size in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128))
+BYTES: Final = tuple(float(1 << power) for power in range(12, 28))
+TOKENS: Final = tuple(float(1 << power) for power in range(4, 18))
+
+
+def _requests() -> list[Metric]:
+    by = (MODALITY,)
+
+    def row(name: str, kind: Kind, help_: str, labels: tuple[Label, ...], buckets: tuple[float, ...] = ()) -> Metric:
+        return Metric("Requests", f"foveate_{name}", kind, help_, labels, buckets)
+
+    ttft = "From the request's last byte to its first token: all stages and the unattributed time."
+    stage = "Time of a stage on the critical path of a request that reached its first token."
+    total = "From the request's last byte to its end, whatever the end."
+    tpot = "Mean time per output token after the first, one observation a request."
+    return [
+        row("requests_total", "counter", "Requests ended, by how they ended.", (MODALITY, OUTCOME)),
+        row("errors_total", "counter", "Requests ended in an error, by its code.", (CODE,)),
+        row("requests_in_flight", "gauge", "Requests that have begun and not ended.", by),
+        row("request_seconds", "histogram", total, by, SECONDS),
+        row("ttft_seconds", "histogram", ttft, by, SECONDS),
+        row("stage_seconds", "histogram", stage, (STAGE, MODALITY), SECONDS),
+        row("unattributed_seconds", "histogram", "Time before the first token that no stage covers.", by, SECONDS),
+        row("item_stage_seconds", "histogram", "A picture's time in a stage, critical or not.", (ITEM_STAGE,), SECONDS),
+        row("tpot_seconds", "histogram", tpot, by, TOKEN_SECONDS),
+    ]
+
+
+def _carried() -> list[Metric]:
+    rows: list[Metric] = []
+    for what, help_, labels, buckets in (
+        ("images", "Pictures", (), IMAGES),
+        ("pixels", "Pixels of pictures, as displayed", (), PIXELS),
+        ("media_bytes", "Bytes of encoded media", (), BYTES),
+        ("visual_tokens", "Prompt tokens that stand for pictures", (), TOKENS),
+        ("text_tokens", "Prompt tokens of text", (MODALITY,), TOKENS),
+        ("output_tokens", "Generated tokens", (MODALITY,), TOKENS),
+    ):
+        section = "What requests carry"
+        rows.append(Metric(section, f"foveate_{what}_total", "counter", f"{help_}, of all requests.", labels))
+        rows.append(Metric(section, f"foveate_request_{what}", "histogram", f"{help_}, a request.", labels, buckets))
+    return rows
+
+
+def _cache(cache: CacheName) -> list[Metric]:
+    def row(name: str, kind: Kind, help_: str, *labels: Label) -> Metric:
+        return Metric(f"{cache.capitalize()} cache", f"foveate_{cache}_cache_{name}", kind, help_, labels, read=True)
+
+    return [
+        row("entries", "gauge", "Entries that a look-up can find."),
+        row("pinned_entries", "gauge", "Entries in use, which cannot be evicted."),
+        row("bytes", "gauge", "Bytes allocated, those of dropped entries still in use included."),
+        row("capacity_bytes", "gauge", "Bytes that may be allocated."),
+        row("hits_total", "counter", "Look-ups that found an entry."),
+        row("misses_total", "counter", "Look-ups that found none."),
+        row("shared_flights_total", "counter", "Misses that joined work already in flight."),
+        row("evictions_total", "counter", "Entries given up.", Label("reason", EVICTION_REASONS)),
+        row("oversize_refusals_total", "counter", "Entries not kept because they exceed the whole capacity."),
+        row("crowded_refusals_total", "counter", "Entries not kept because entries in use left no room."),
+        row("saved_seconds_total", "counter", "What hits saved, as the work had cost when it was done.", ITEM_STAGE),
+    ]
+
+
+def _parts() -> list[Metric]:
+    def read(section: str, name: str, kind: Kind, help_: str) -> Metric:
+        return Metric(section, f"foveate_{name}", kind, help_, read=True)
+
+    media, memory, gateway = "Media", "Engine and memory", "Gateway"
+    fetches = Label("outcome", FETCH_OUTCOMES)
+    lag = "How late the event loop wakes what is due; a stall counts once for each sample it held up."
+    p99 = "99th percentile of the event-loop lag over the probe's window."
+    dropped = "Request-log lines dropped because their writer failed or could not keep up."
+    return [
+        Metric(media, "foveate_fetches_total", "counter", "Media fetches over the network.", (fetches,)),
+        read(media, "media_workers", "gauge", "Media workers that can take work."),
+        read(media, "media_workers_busy", "gauge", "Media workers that hold work."),
+        read(media, "media_queue_length", "gauge", "Jobs that wait for a media worker."),
+        read(media, "media_worker_restarts_total", "counter", "Media workers replaced."),
+        read(memory, "engine_ready", "gauge", "1 when the engine can take a request, else 0."),
+        read(memory, "engine_restarts_total", "counter", "Engine processes replaced."),
+        read(memory, "arena_used_bytes", "gauge", "Bytes of the shared-memory arena in slots."),
+        read(memory, "arena_capacity_bytes", "gauge", "Size of the shared-memory arena."),
+        read(gateway, "admission_waiting", "gauge", "Requests that wait for a place."),
+        Metric(gateway, "foveate_event_loop_lag_seconds", "histogram", lag, (), LAG_SECONDS),
+        read(gateway, "event_loop_lag_p99_seconds", "gauge", p99),
+        read(gateway, "request_log_dropped_total", "counter", dropped),
+    ]
+
+
+METRICS: Final[tuple[Metric, ...]] = (*_requests(), *_carried(), *_cache("processor"), *_cache("encoder"), *_parts())
+
+
+def page() -> str:
+    """Return the documentation page of all metrics, as Markdown."""
+    lines = [
+        "# Metrics",
+        "",
+        "Served at `/metrics` in the Prometheus text format. Written from `foveate/observe/table.py` by",
+        "`python -m foveate.observe.table > docs/metrics.md`; a test keeps the two equal.",
+        "",
+        "Times are in seconds, sizes in bytes. Each label has a closed set of values.",
+    ]
+    section = ""
+    for metric in METRICS:
+        if metric.section != section:
+            section = metric.section
+            lines += ["", f"## {section}", "", "| metric | kind | labels | what it says |", "|---|---|---|---|"]
+        labels = ", ".join(f"`{label.name}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    lines += ["", "## Labels", "", "| label | of | values |", "|---|---|---|"]
+    lines += _label_rows()
+    return "\n".join(lines) + "\n"
+
+
+def _label_rows() -> list[str]:
+    used: dict[Label, list[str]] = {}
+    for metric in METRICS:
+        for label in metric.labels:
+            used.setdefault(label, []).append(f"`{metric.name}`")
+    return [
+        f"| `{label.name}` | {', '.join(names)} | {', '.join(f'`{value}`' for value in label.values)} |"
+        for label, names in used.items()
+    ]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
