@@ -1,5 +1,40 @@
-"""What is known of a vision-language model: its processor, token counts, placeholders, vision tower, language model, and versions.
+"""What is known of a vision-language model: prompt, processor, vision tower, language model, versions.
 
-With ``encoders`` and ``engines.embedded`` the only code that may import torch and transformers, and it does so only inside functions
-that need them, so that a process without a model starts fast.
+Importing the package imports neither torch nor transformers; each loader below does so when it is called. Nothing here knows of HTTP,
+processes or the arena.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foveate.models.families import supported_families
+    from foveate.models.loading import (
+        ModelFiles,
+        load_picture_processor,
+        load_prompt_side,
+        load_vision_and_language,
+        resolve_model,
+    )
+
+__all__ = [
+    "ModelFiles",
+    "load_picture_processor",
+    "load_prompt_side",
+    "load_vision_and_language",
+    "resolve_model",
+    "supported_families",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "supported_families":
+        from foveate.models.families import supported_families
+
+        return supported_families
+    if name in __all__:
+        from foveate.models import loading
+
+        return getattr(loading, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

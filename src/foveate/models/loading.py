@@ -1,0 +1,220 @@
+"""From a model's name to its four faces.
+
+A name is nothing (the shipped demonstration model), a local directory or a hub id. Whatever is wrong with it raises StartupError with one
+sentence for the operator. Code from checkpoints is never run. Does not cover quantised weights or formats other than safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from foveate.core.errors import StartupError
+from foveate.models.families import Family, family_of, picture_token_id, supported_families
+from foveate.models.port import LanguageModel, PictureProcessor, PromptSide, VisionTower
+from foveate.models.versions import encoder_version, processor_version, weight_files
+
+__all__ = [
+    "ModelFiles",
+    "load_picture_processor",
+    "load_prompt_side",
+    "load_vision_and_language",
+    "resolve_model",
+    "supported_families",
+]
+
+DEMO_NAME = "foveate-demo"
+DEMO_DIRECTORY = Path(__file__).parent / "demo"
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+
+
+class ModelFiles(msgspec.Struct, frozen=True):
+    """A model on this machine: the name it is served under, its directory, its family (``model_type``, or ``pixtral``)."""
+
+    name: str
+    directory: str
+    family: str
+
+
+def resolve_model(name: str | None, *, revision: str | None = None) -> ModelFiles:
+    """Find a model's files; a hub id is downloaded, or taken from the local hub cache when offline.
+
+    Raises StartupError when there is no such model, when it is not one, or when its family is not supported.
+    """
+    if name is None:
+        directory, name = DEMO_DIRECTORY, DEMO_NAME
+    elif Path(name).expanduser().is_dir():
+        directory = Path(name).expanduser().resolve()
+    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise StartupError(f"There is no directory {name}; give a local model directory or a hub id like owner/model.")
+    else:
+        directory = _download(name, revision)
+    return ModelFiles(name, str(directory), family_of(_read_config(directory, name), name).name)
+
+
+def _download(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_HUB_FILES)))
+    except HFValidationError as error:
+        raise StartupError(f"{name!r} is neither a directory nor a hub id like owner/model.") from error
+    except GatedRepoError as error:
+        raise StartupError(f"The hub does not give out {name}: accept its licence there and set HF_TOKEN.") from error
+    except RevisionNotFoundError as error:
+        raise StartupError(f"The hub's model {name} has no revision {revision!r}.") from error
+    except RepositoryNotFoundError as error:
+        raise StartupError(
+            f"There is no model {name} on the hub and no directory of that name; check the spelling."
+        ) from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise StartupError(
+            f"The model {name} is not on this machine and the hub cannot be reached; connect, unset HF_HUB_OFFLINE or give a directory.",
+            detail=str(error),
+        ) from error
+
+
+def _read_config(directory: Path, name: str) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise StartupError(
+            f"{name} is not a model: its config.json is missing or damaged.", detail=str(error)
+        ) from error
+    return config
+
+
+def load_prompt_side(files: ModelFiles) -> PromptSide:
+    """Load what the gateway needs: configuration, tokenizer, processor settings. Raises StartupError."""
+    from foveate.models.prompt import TransformersPromptSide
+
+    family, processor, config = _load_processor(files.directory)
+    return TransformersPromptSide(family, processor, config, processor_version(processor, picture_token_id(config)))
+
+
+def load_picture_processor(directory: str) -> PictureProcessor:
+    """Load what a media worker needs: the processor. Raises StartupError."""
+    from foveate.models.picture import TransformersPictureProcessor
+
+    family, processor, config = _load_processor(directory)
+    return TransformersPictureProcessor(
+        family, processor, config, processor_version(processor, picture_token_id(config))
+    )
+
+
+def _load_processor(directory: str) -> tuple[Family, Any, Any]:
+    from transformers import AutoConfig, AutoProcessor
+
+    family = family_of(_read_config(Path(directory), directory), directory)
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        processor = AutoProcessor.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
+        raise StartupError(
+            f"The processor of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
+        ) from error
+    image = getattr(processor, "image_processor", None)
+    if image is None or getattr(image, "backend", None) != "torchvision" or image.do_resize is False:
+        raise StartupError(f"The model in {directory} has no image processor that resizes pictures with torchvision.")
+    return family, processor, config
+
+
+def load_vision_and_language(
+    directory: str, *, device: str, dtype: str, progress: Callable[[str], None] | None = None
+) -> tuple[VisionTower, LanguageModel]:
+    """Load the weights once, for both faces.
+
+    ``device`` is a torch device (``cpu``, ``cuda:0``). ``dtype`` is ``float32``, ``bfloat16`` or ``auto``: the checkpoint's own on an
+    accelerator, float32 on a CPU, where bfloat16 makes a sequence's tokens depend on its batch and is often slower. ``progress`` is
+    given one line at a time. Raises StartupError when memory does not suffice or the weights cannot be read.
+    """
+    import torch
+
+    from foveate.models.language import TransformersLanguageModel
+    from foveate.models.tower import TransformersVisionTower
+
+    report = progress or (lambda text: None)
+    family = family_of(_read_config(Path(directory), directory), directory)
+    if dtype not in ("auto", "float32", "bfloat16"):
+        raise StartupError(f'"{dtype}" is not a dtype; choose auto, float32 or bfloat16.')
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise StartupError("There is no CUDA device here; choose the device cpu.")
+    wanted = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
+    stored = sum(path.stat().st_size for path in weight_files(Path(directory)))
+    report(f"loading weights ({stored / 1e6:.0f} MB on disk)")
+    started = time.monotonic()
+    model = _load_weights(directory, device, wanted, stored)
+    report(f"weights loaded in {time.monotonic() - started:.1f} s, hashing the vision tower")
+    version = encoder_version(Path(directory), model.config, str(model.dtype).removeprefix("torch."))
+    return TransformersVisionTower(family, model, version), TransformersLanguageModel(family, model)
+
+
+def _load_weights(directory: str, device: str, dtype: str, stored: int) -> Any:
+    import torch
+    from transformers import AutoModelForImageTextToText
+    from transformers.utils import logging
+
+    _check_memory(device, stored * (2 if dtype == "float32" and _stored_dtype(directory) != "float32" else 1))
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype, local_files_only=True)
+        return model.to(device).eval()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise StartupError(f"The model does not fit into the memory of {device}.", detail=str(error)) from error
+        raise StartupError(
+            f"The weights of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
+        ) from error
+
+
+def _stored_dtype(directory: str) -> str:
+    config = _read_config(Path(directory), directory)
+    found = config.get("dtype") or config.get("torch_dtype") or "float32"
+    return str(found)
+
+
+def _check_memory(device: str, needed: int) -> None:
+    import torch
+
+    if torch.device(device).type == "cuda":
+        free, _ = torch.cuda.mem_get_info(torch.device(device))
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _reclaimable()
+    if needed > free:
+        raise StartupError(
+            f"The model needs {needed / 1e9:.1f} GB on {device} and {free / 1e9:.1f} GB are free; free memory or choose a smaller model."
+        )
+
+
+def _reclaimable() -> int:
+    """Page cache that the kernel gives up when asked (``MemAvailable`` less ``MemFree``, bytes)."""
+    found = {"MemAvailable": 0, "MemFree": 0}
+    try:
+        with Path("/proc/meminfo").open() as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name in found:
+                    found[name] = int(value.split()[0]) * 1024
+    except OSError:
+        return 0
+    return max(0, found["MemAvailable"] - found["MemFree"])
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,124 @@
+"""Text to token ids, with control tokens that a user spelt kept as ordinary text.
+
+A *control token* is a token that steers the model: every special token, every token the processor names (``<image>``, ``<row_1_col_1>``)
+and every other added token that the chat template's source contains (``<tool_call>``), whitespace excepted; the rule is that of
+transformers' ``PreTrainedTokenizerBase._get_control_tokens``. Other added tokens (Gemma's ``<b>``) are vocabulary like any other.
+
+Only the Rust tokenizer is used, on private copies that nobody reconfigures: transformers' Python wrapper changes truncation and padding
+on each call, which fails with "Already borrowed" when two threads meet. Does not cover detokenisation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from foveate.core.errors import StartupError
+
+_ANCHOR = "\n"
+
+
+class ControlTokens:
+    """Finds the control tokens in a text."""
+
+    def __init__(self, spellings: Iterable[str]) -> None:
+        longest_first = sorted(set(spellings), key=lambda spelling: (-len(spelling), spelling))
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def found(self, text: str) -> bool:
+        """Tell whether ``text`` spells a control token."""
+        return self._pattern.search(text) is not None
+
+    def split(self, text: str) -> list[str]:
+        """Return ``text`` in pieces: even ones are free of control tokens, odd ones are control tokens."""
+        pieces: list[str] = []
+        end = 0
+        for match in self._pattern.finditer(text):
+            pieces += (text[end : match.start()], match.group())
+            end = match.end()
+        pieces.append(text[end:])
+        return pieces
+
+    def spans(self, text: str, place: int) -> bool:
+        """Tell whether a control token of ``text`` reaches across ``place``."""
+        return any(match.start() < place < match.end() for match in self._pattern.finditer(text))
+
+
+def control_tokens(processor: Any, template: str) -> ControlTokens:
+    """Collect the control tokens of a checkpoint (see the module) for a chat template's source."""
+    named = {
+        value for name, value in vars(processor).items() if name.endswith(("_token", "_tag")) and isinstance(value, str)
+    }
+    spellings = {
+        token.content
+        for token in processor.tokenizer.added_tokens_decoder.values()
+        if token.special or (not token.content.isspace() and (token.content in template or token.content in named))
+    }
+    return ControlTokens(spelling for spelling in spellings | named if spelling)
+
+
+class Tokenization:
+    """Token ids of texts whose user-written control tokens are set apart. Thread-safe."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        from tokenizers import Tokenizer
+
+        if not getattr(tokenizer, "is_fast", False):
+            raise StartupError("The model has no tokenizer.json; convert its tokenizer to the fast format first.")
+        source = tokenizer.backend_tokenizer.to_str()
+        self._full = Tokenizer.from_str(source)
+        self._full.no_truncation()
+        self._full.no_padding()
+        self._full.encode_special_tokens = False
+        bare = json.loads(source)
+        self._added = frozenset(int(token["id"]) for token in bare["added_tokens"])
+        bare.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
+        self._bare = Tokenizer.from_str(json.dumps(bare))
+        self._bos: str = tokenizer.bos_token or ""
+        self._before, self._after = self._surroundings()
+
+    def _surroundings(self) -> tuple[list[int], list[int]]:
+        """Return the ids that the tokenizer itself puts before and after a text (often a beginning-of-sequence token)."""
+        inside = self._full.encode("a", add_special_tokens=False).ids
+        whole = self._full.encode("a", add_special_tokens=True).ids
+        for start in range(len(whole) - len(inside) + 1):
+            if whole[start : start + len(inside)] == inside:
+                return whole[:start], whole[start + len(inside) :]
+        raise StartupError("The model's tokenizer rewrites the text it adds special tokens to; it cannot be served.")
+
+    def ids(self, segments: Sequence[str]) -> list[int]:
+        """Return the ids of alternating segments (see :class:`foveate.models.port.RenderedPrompt`).
+
+        With one segment this is what transformers returns for the text: its tokenizer adds special tokens unless the text begins with
+        the beginning-of-sequence token (the rule of ``ProcessorMixin.apply_chat_template``).
+        """
+        surround = not (self._bos and segments[0].startswith(self._bos))
+        found: list[int] = list(self._before) if surround else []
+        for index, segment in enumerate(segments):
+            if not segment:
+                continue
+            if index % 2:
+                found += self._ordinary(segment)
+            elif index == 0:
+                found += self._full.encode(segment, add_special_tokens=False).ids
+            else:
+                found += self._inside(self._full, segment)
+        return found + self._after if surround else found
+
+    def _inside(self, tokenizer: Any, text: str) -> list[int]:
+        """Encode ``text`` as the continuation of another one, without the space some tokenizers put at the very beginning."""
+        anchor: list[int] = tokenizer.encode(_ANCHOR, add_special_tokens=False).ids
+        anchored: list[int] = tokenizer.encode(_ANCHOR + text, add_special_tokens=False).ids
+        if anchored[: len(anchor)] == anchor:
+            return anchored[len(anchor) :]
+        plain: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return plain
+
+    def _ordinary(self, spelling: str) -> list[int]:
+        found = self._inside(self._bare, spelling)
+        if self._added.isdisjoint(found):
+            return found
+        # The vocabulary itself holds the spelling as one piece: no single character of it can.
+        return [token for character in spelling for token in self._inside(self._bare, character)]

@@ -1,0 +1,106 @@
+"""Versions of a processor and an encoder: hashes of whatever changes their results. A changed file is a changed cache key.
+
+The encoder's covers its weights, vision configuration and dtype; the processor's its configuration, backend and libraries. Weights are
+read from disk in place, so nothing is loaded twice. Does not cover hardware: two devices may differ in the last bits of an embedding.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from foveate.core.errors import StartupError
+
+FORMAT = 1
+"""Raise when this package itself comes to make something else of the same processor output."""
+
+_LANGUAGE_ONLY = re.compile(r"(^|\.)(language_model|text_model|lm_head)\.|^(model\.)?(layers|embed_tokens|norm)\.")
+_BOOKKEEPING = frozenset(
+    {
+        "_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "tokenizer",
+        "video_processor", "chat_template", "text_config", "auto_map", "processor_class",
+    }
+)  # fmt: skip
+
+
+def processor_version(processor: Any, picture_token_id: int) -> str:
+    """Return the hexadecimal version (64 characters) of a processor's image side."""
+    import torchvision
+    import transformers
+
+    described = {
+        "format": FORMAT,
+        "processor": type(processor).__name__,
+        "settings": _meaning(processor.to_dict()),
+        "image": _meaning(processor.image_processor.to_dict()),
+        "fixed": getattr(processor, "images_kwargs", {}),
+        "backend": processor.image_processor.backend,
+        "token": processor.tokenizer.convert_ids_to_tokens(picture_token_id),
+        "transformers": transformers.__version__,
+        "torchvision": torchvision.__version__,
+    }
+    return _digest(described)
+
+
+def encoder_version(directory: Path, config: Any, dtype: str) -> str:
+    """Return the hexadecimal version (64 characters) of a checkpoint's vision tower and projector run in ``dtype``.
+
+    Every tensor is covered that is not the language model's own by its name, so one of an unknown name is covered too.
+    Raises StartupError when the directory has no weights.
+    """
+    hasher = blake3(_digest({"format": FORMAT, "config": _meaning(config.to_dict()), "dtype": dtype}).encode())
+    files = weight_files(directory)
+    # Names are sorted over all files: sharding the same weights differently is the same encoder.
+    places = sorted((name, path, entry) for path in files for name, entry in _entries(path).items())
+    for name, path, (dtype_name, shape, start, end) in places:
+        hasher.update(json.dumps([name, dtype_name, shape]).encode())
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            with memoryview(mapped) as view, view[start:end] as weights:
+                hasher.update(weights)
+    return hasher.hexdigest()
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return a checkpoint's safetensors files. Raises StartupError when there is none."""
+    files = sorted(directory.glob("model*.safetensors"))
+    if not files:
+        raise StartupError(
+            f"The model in {directory} has no model*.safetensors; convert its weights to safetensors first."
+        )
+    return files
+
+
+_Entry = tuple[str, list[int], int, int]
+
+
+def _entries(path: Path) -> dict[str, _Entry]:
+    """Read a safetensors header: dtype, shape and byte range in the file of each tensor that belongs to the encoder."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > 1 << 27:
+            raise StartupError(f"{path.name} is not a safetensors file.")
+        header: dict[str, Any] = json.loads(file.read(size))
+    base = 8 + size
+    return {
+        name: (entry["dtype"], entry["shape"], base + entry["data_offsets"][0], base + entry["data_offsets"][1])
+        for name, entry in header.items()
+        if name != "__metadata__" and not _LANGUAGE_ONLY.search(name)
+    }
+
+
+def _meaning(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _meaning(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if name not in _BOOKKEEPING
+    }
+
+
+def _digest(described: Mapping[str, Any]) -> str:
+    return blake3(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
