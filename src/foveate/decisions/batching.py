@@ -1,7 +1,7 @@
 """What runs next in the language model and in the vision encoder: pure choices over a view.
 
-Covers: which waiting prompts may start (their whole KV need is reserved at the start, so nothing that runs is ever evicted), which chunks
-of prompts are prefilled between two token-decode steps, and which pictures are encoded together.
+Covers: which waiting prompts may start (their whole KV need is reserved at the start, so nothing that runs is ever
+evicted), which chunks of prompts are prefilled between two token-decode steps, and which pictures are encoded together.
 Does not cover: reuse of KV between requests; there is none.
 """
 
@@ -21,8 +21,8 @@ _CHUNK_SHARE_MIN = 8
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
-    """``sequences_max`` rows are decoded together; ``chunk_tokens`` are prefilled at most between two steps (more only where a model allows
-    no earlier border); ``kv_tokens_max`` is the KV capacity in tokens, padding included."""
+    """``sequences_max`` rows are decoded together; ``chunk_tokens`` are prefilled at most between two steps (more only
+    where a model allows no earlier border); ``kv_tokens_max`` is the KV capacity in tokens, padding included."""
 
     sequences_max: int
     chunk_tokens: int
@@ -32,8 +32,9 @@ class BatchLimits(msgspec.Struct, frozen=True):
 class PromptView(msgspec.Struct, frozen=True):
     """A prompt that waits or whose prefill has begun.
 
-    ``done`` of its ``prompt_tokens`` are prefilled; ``choices`` rows will each draw up to ``tokens_max`` tokens; ``skipped`` counts the plans
-    that gave it no chunk; ``borders`` are the allowed chunk ends in rising order, ``None`` for every place.
+    ``done`` of its ``prompt_tokens`` are prefilled; ``choices`` rows will each draw up to ``tokens_max`` tokens;
+    ``skipped`` counts the plans that gave it no chunk; ``borders`` are the allowed chunk ends in rising order, ``None``
+    for every place.
     """
 
     prompt_tokens: int
@@ -50,7 +51,8 @@ class PromptView(msgspec.Struct, frozen=True):
 
 
 class BatchView(msgspec.Struct, frozen=True):
-    """The engine at one moment: prompts in order of arrival, and the running rows with the KV tokens the longest of them may reach."""
+    """The engine at one moment: prompts in order of arrival, and the running rows with the KV tokens the longest of
+    them may reach."""
 
     waiting: Sequence[PromptView]
     prefilling: Sequence[PromptView]
@@ -59,7 +61,8 @@ class BatchView(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Prefill tokens ``start`` .. ``end`` of prompt ``index``, which counts the prefilling prompts and after them the admitted ones."""
+    """Prefill tokens ``start`` .. ``end`` of prompt ``index``, which counts the prefilling prompts and after them the
+    admitted ones."""
 
     index: int
     start: int
@@ -82,9 +85,9 @@ def fits_ever(prompt: PromptView, limits: BatchLimits) -> bool:
 def plan_step(view: BatchView, limits: BatchLimits) -> StepPlan:
     """Decide one iteration of the engine.
 
-    Prompts start strictly in order of arrival: one that does not fit holds back those behind it, so that none starves. Among started
-    prompts the one with the least left to prefill goes first (a short text prompt overtakes a long one with pictures), except that a
-    prompt passed over :data:`SKIPS_MAX` times goes before all others.
+    Prompts start strictly in order of arrival: one that does not fit holds back those behind it, so that none starves.
+    Among started prompts the one with the least left to prefill goes first (a short text prompt overtakes a long one
+    with pictures), except that a prompt passed over :data:`SKIPS_MAX` times goes before all others.
     """
     admit = _admissible(view, limits)
     prompts = [*view.prefilling, *islice(view.waiting, admit)]
@@ -104,7 +107,8 @@ def plan_step(view: BatchView, limits: BatchLimits) -> StepPlan:
 
 
 def choose_encode_batch(shapes: Sequence[Hashable], pictures_max: int) -> tuple[int, ...]:
-    """Return the indices to encode together: the oldest picture and, in order, those of its shape, at most ``pictures_max``."""
+    """Return the indices to encode together: the oldest picture and, in order, those of its shape, at most
+    ``pictures_max``."""
     if not shapes:
         return ()
     alike = (index for index, shape in enumerate(shapes) if shape == shapes[0])
@@ -112,7 +116,8 @@ def choose_encode_batch(shapes: Sequence[Hashable], pictures_max: int) -> tuple[
 
 
 def _kv_tokens(rows: int, row_tokens_max: int, prefill_tokens: int) -> int:
-    """KV tokens that may be allocated: the padded batch, and the caches of prompts in prefill that are copied into it."""
+    """KV tokens that may be allocated: the padded batch, and the caches of prompts in prefill that are copied into
+    it."""
     return rows * row_tokens_max + prefill_tokens
 
 

@@ -1,0 +1,164 @@
+"""One thread that owns a vision tower and encodes pictures from a bounded queue.
+
+Every picture that was submitted is answered exactly once, with :class:`EncodeDone` or :class:`EncodeRejected`; until
+then its slots are in use. Spans: encoder_queue from the gateway's call to the start of the batch, vision_encode the
+batch, embedding_transfer the copy into the arena.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+import torch
+
+from foveate.core.clock import now
+from foveate.core.errors import DeadlineExceeded, EncodeFailed, FoveateError, QueueFull
+from foveate.core.media import EncodedImage
+from foveate.core.stages import Span
+from foveate.decisions.batching import choose_encode_batch
+from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.encoders.tensors import read_tensors, write_embeddings
+from foveate.models.port import Embeddings, VisionTower
+from foveate.runtime.port import ArenaAccess
+
+_LOG = logging.getLogger("foveate.encoder")
+
+
+class Post(Protocol):
+    """What the thread needs of its process: the arena and a way to answer (a
+    :class:`foveate.runtime.port.WorkerContext`)."""
+
+    arena: ArenaAccess
+
+    def send(self, message: Any) -> None:
+        """Send a message to the gateway."""
+        ...
+
+
+class EncoderThread:
+    """Encodes pictures. :meth:`submit` and :meth:`cancel` are called from the thread that receives messages."""
+
+    def __init__(self, tower: VisionTower, post: Post, *, queue_max: int, batch_max: int, threads: int) -> None:
+        self._tower = tower
+        self._post = post
+        self._queue_max = queue_max
+        self._batch_max = batch_max
+        self._threads = threads
+        self._queue: list[Encode] = []
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, work: Encode) -> None:
+        """Queue a picture, or answer that the queue is full."""
+        with self._changed:
+            room = len(self._queue) < self._queue_max
+            if room:
+                self._queue.append(work)
+                self._changed.notify()
+        if not room:
+            self._reject(work, QueueFull(detail=f"{self._queue_max} pictures wait for the vision encoder"))
+
+    def cancel(self, work: CancelEncode) -> None:
+        """Drop a picture that waits; one whose batch has started is answered by it."""
+        with self._changed:
+            kept = [queued for queued in self._queue if queued.job_id != work.job_id]
+            found = len(kept) < len(self._queue)
+            self._queue = kept
+        if found:
+            self._post.send(EncodeRejected(work.job_id, None))
+
+    def close(self, seconds_max: float) -> None:
+        """Stop after the batch that is running; pictures that wait are not answered (the gateway is gone or has given
+        them up)."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(seconds_max)
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        while True:
+            with self._changed:
+                while not self._queue and not self._closing:
+                    self._changed.wait()
+                if self._closing:
+                    return
+                overdue, batch = self._take()
+            for work in overdue:
+                self._reject(work, DeadlineExceeded(detail="the deadline passed in the encoder's queue"))
+            if batch:
+                self._encode(batch)
+
+    def _take(self) -> tuple[list[Encode], list[Encode]]:
+        moment = now()
+        overdue = [work for work in self._queue if work.deadline <= moment]
+        waiting = [work for work in self._queue if work.deadline > moment]
+        chosen = set(choose_encode_batch([_shape(work) for work in waiting], self._batch_max))
+        self._queue = [work for index, work in enumerate(waiting) if index not in chosen]
+        return overdue, [work for index, work in enumerate(waiting) if index in chosen]
+
+    def _encode(self, batch: list[Encode]) -> None:
+        started = now()
+        readable: list[Encode] = []
+        inputs: list[dict[str, torch.Tensor]] = []
+        for work in batch:
+            try:
+                tensors = read_tensors(self._post.arena, work.prepared.inputs)
+            except Exception as error:
+                self._fail(work, "its inputs cannot be read", error)
+            else:
+                readable.append(work)
+                inputs.append(tensors)
+        if not readable:
+            return
+        try:
+            results = self._tower.encode(inputs)
+        except Exception as error:
+            for work in readable:
+                self._fail(work, "the vision tower failed on the batch", error)
+            return
+        encoded = now()
+        for work, result in zip(readable, results, strict=True):
+            self._answer(work, result, started, encoded)
+
+    def _answer(self, work: Encode, result: Embeddings | Exception, started: float, encoded: float) -> None:
+        if isinstance(result, Exception):
+            self._fail(work, "the vision tower failed on it", result)
+            return
+        if result.rows.shape[0] != work.prepared.rows:
+            detail = f"{result.rows.shape[0]} embedding rows for {work.prepared.rows} image tokens"
+            self._reject(work, EncodeFailed(detail=detail))
+            return
+        transfer = now()
+        try:
+            bundle = write_embeddings(self._post.arena, work.out, result)
+        except Exception as error:
+            self._fail(work, "its embeddings cannot be written", error)
+            return
+        spans = (
+            Span("encoder_queue", work.submitted_at, started),
+            Span("vision_encode", started, encoded),
+            Span("embedding_transfer", transfer, now()),
+        )
+        self._post.send(EncodeDone(work.job_id, EncodedImage(bundle, work.prepared.rows, spans)))
+
+    def _fail(self, work: Encode, what: str, error: Exception) -> None:
+        _LOG.error("picture %d: %s", work.job_id, what, exc_info=error)
+        self._reject(work, EncodeFailed(detail=f"{what}: {type(error).__name__}: {error}"))
+
+    def _reject(self, work: Encode, error: FoveateError) -> None:
+        self._post.send(EncodeRejected(work.job_id, error.record()))
+
+
+def _shape(work: Encode) -> Hashable:
+    """What makes two pictures alike enough for one batch: names, dtypes and shapes of their inputs."""
+    return tuple((ref.name, ref.dtype, ref.shape) for ref in work.prepared.inputs.tensors)

@@ -1,0 +1,375 @@
+"""The language-model thread: continuous batching with chunked prefill.
+
+One iteration: take what arrived, drop what was cancelled or is overdue, then do as
+:func:`foveate.decisions.batching.plan_step` says: run some prefill chunks and one token-decode step of all running
+rows. Requests join and leave at every step.
+
+Every request that is not cancelled is answered to its end: its last :class:`FinishEvent`, or one :class:`FailEvent`. A
+request that fails, fails alone; only an error in a token-decode step, in which no request has a part of its own, fails
+all that run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from foveate.core.clock import now
+from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError, InvalidParameter, QueueFull
+from foveate.core.stages import Span
+from foveate.decisions.batching import BatchLimits, BatchView, fits_ever, plan_step
+from foveate.encoders.worker import Post
+from foveate.engines.embedded.batch_kv import BatchKV
+from foveate.engines.embedded.detokenize import Vocabulary
+from foveate.engines.embedded.messages import Cancel, Generate
+from foveate.engines.embedded.requests import (
+    Choice,
+    Job,
+    Row,
+    load_picture,
+    logprob_step,
+    progressed,
+    prompt_view,
+)
+from foveate.engines.embedded.sampling import draw_tokens, logprobs, row_sampling
+from foveate.engines.port import FailEvent, FinishEvent, FinishReason, TokenEvent, TokenStep
+from foveate.models.port import LanguageModel
+
+_LOG = logging.getLogger("foveate.engine")
+
+Outcome = FinishReason | FoveateError | None
+"""What becomes of a row after a step: it goes on, has ended, or has failed its request."""
+
+
+class GenerationLoop:
+    """Owns the language model and its KV. :meth:`submit` and :meth:`cancel` are called from the thread that receives
+    messages."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        vocabulary: Vocabulary,
+        post: Post,
+        *,
+        limits: BatchLimits,
+        queue_depth_max: int,
+        embedding_bytes_per_row: int,
+        device: torch.device,
+        threads: int,
+    ) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._post = post
+        self._limits = limits
+        self._open_max = limits.sequences_max + queue_depth_max
+        self._bytes_per_row = embedding_bytes_per_row
+        self._device = device
+        self._threads = threads
+        self._end_tokens = sorted(model.eos_token_ids)
+        self._waiting: deque[Job] = deque()
+        self._prefilling: list[Job] = []
+        self._running: list[Row] = []
+        self._kv = BatchKV(limits.kv_tokens_max)
+        self._changed = threading.Condition()
+        self._inbox: deque[Generate | Cancel] = deque()
+        self._open: set[str] = set()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="language-model", daemon=True)
+
+    # --------------------------------------------------------------------------------------- from the receiving thread
+
+    @property
+    def kv_tokens_used(self) -> int:
+        """KV tokens held by running rows and by prompts in prefill."""
+        return self._kv.tokens_used + sum(job.view.done for job in self._prefilling)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, message: Generate) -> None:
+        """Take a request, or answer that too many wait or that it can never fit."""
+        work = message.work
+        error: FoveateError | None = None
+        if not fits_ever(prompt_view(work, None), self._limits):
+            error = InvalidParameter(
+                "The prompt and its answers together need more memory than this server gives one request.",
+                detail=f"{len(work.token_ids)} + {work.sampling.tokens_max} tokens x {work.sampling.n}: {self._limits}",
+                limit=self._limits.kv_tokens_max,
+            )
+        with self._changed:
+            if error is None and len(self._open) >= self._open_max:
+                error = QueueFull(detail=f"{len(self._open)} requests are running or waiting")
+            if error is None:
+                self._open.add(work.request_id)
+                self._inbox.append(message)
+                self._changed.notify()
+        if error is not None:
+            self._post.send(FailEvent(work.request_id, error.record()))
+
+    def cancel(self, message: Cancel) -> None:
+        """Drop a request before the next step; one that has ended is ignored."""
+        with self._changed:
+            if message.request_id in self._open:
+                self._inbox.append(message)
+                self._changed.notify()
+
+    def close(self, seconds_max: float) -> None:
+        """Stop after the current iteration; open requests are not answered (the gateway is gone or has given them
+        up)."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(seconds_max)
+
+    # ------------------------------------------------------------------------------------------------ the thread itself
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        with torch.inference_mode():
+            while self._take_messages():
+                self._step()
+
+    def _take_messages(self) -> bool:
+        """Wait for something to do; take what arrived. Returns False when closing."""
+        with self._changed:
+            while not (self._inbox or self._closing or self._waiting or self._prefilling or self._running):
+                self._changed.wait()
+            arrived, self._inbox = self._inbox, deque()
+            if self._closing:
+                return False
+        for message in arrived:
+            if isinstance(message, Generate):
+                self._receive(message)
+            else:
+                self._remove(message.request_id)
+        return True
+
+    def _receive(self, message: Generate) -> None:
+        try:
+            view = prompt_view(message.work, self._model.chunk_borders(message.work.token_ids))
+        except Exception as error:
+            self._fail(message.work.request_id, _as_failure(error))
+            return
+        self._waiting.append(Job(message.work, message.submitted_at, view))
+
+    def _step(self) -> None:
+        self._drop_overdue()
+        row_tokens_max = max((row.job.view.tokens_total for row in self._running), default=0)
+        plan = plan_step(
+            BatchView(
+                [job.view for job in self._waiting],
+                [job.view for job in self._prefilling],
+                len(self._running),
+                row_tokens_max,
+            ),
+            self._limits,
+        )
+        self._prefilling += [self._waiting.popleft() for _ in range(plan.admit)]
+        jobs = list(self._prefilling)
+        ends = {chunk.index: chunk.end for chunk in plan.chunks}
+        for index, job in enumerate(jobs):
+            job.view = job.view if index in ends else progressed(job.view, None)
+        for index, end in ends.items():
+            self._prefill(jobs[index], end)
+        if self._running:
+            self._decode_tokens()
+
+    def _drop_overdue(self) -> None:
+        moment = now()
+        overdue = {job.id for job in self._jobs() if job.work.deadline <= moment}
+        for request_id in overdue:
+            self._fail(request_id, DeadlineExceeded(detail="the deadline passed in the engine"))
+
+    def _jobs(self) -> Iterator[Job]:
+        yield from self._waiting
+        yield from self._prefilling
+        yield from (row.job for row in self._running)
+
+    # --------------------------------------------------------------------------------------------------------- prefill
+
+    def _prefill(self, job: Job, end: int) -> None:
+        try:
+            logits = self._run_chunk(job, end)
+            job.view = progressed(job.view, end)
+            if end < job.view.prompt_tokens:
+                return
+            if not bool(torch.isfinite(logits).all()):
+                raise EngineFailed(detail="prefill gave non-finite logits")
+            self._prefilling.remove(job)
+            self._begin_choices(job, logits)
+        except Exception as error:
+            self._fail(job.id, _as_failure(error))
+
+    def _run_chunk(self, job: Job, end: int) -> torch.Tensor:
+        token_ids = job.work.token_ids
+        if job.cache is None:
+            job.started_at = now()
+            job.pictures = [
+                load_picture(self._post.arena, given, self._bytes_per_row, self._device) for given in job.work.pictures
+            ]
+            job.positions = self._model.positions(token_ids, job.pictures)
+            job.cache = self._model.new_cache()
+        assert job.positions is not None
+        return self._model.prefill(token_ids, job.pictures, job.positions, job.cache, job.view.done, end)
+
+    def _begin_choices(self, job: Job, logits: torch.Tensor) -> None:
+        """Draw every choice's first token from the prefill's logits; those that go on share its K/V as one row each."""
+        assert job.positions is not None
+        choices = [
+            Choice(index, row_sampling(job.sampling, index, logits.shape[-1], self._device), self._vocabulary)
+            for index in range(job.sampling.n)
+        ]
+        job.open_choices = len(choices)
+        rows = [Row(job, choice) for choice in choices]
+        for choice in choices:
+            choice.next_position = job.positions.next
+        outcomes = self._emit(rows, logits.expand(len(rows), -1), first=True)
+        remaining = [row for row, outcome in zip(rows, outcomes, strict=True) if outcome is None]
+        if remaining:
+            try:
+                self._kv.join(job.cache, len(remaining))
+            except Exception as error:
+                # Some layers may have moved and others not: what is in the buffers is lost to all.
+                self._fail_running(error)
+                raise
+            self._running += remaining
+        job.end_prefill()
+        self._end_choices(rows, outcomes)
+
+    # ---------------------------------------------------------------------------------------------------- token decode
+
+    def _decode_tokens(self) -> None:
+        rows = list(self._running)
+        try:
+            self._kv.reserve()
+            logits = self._model.decode(
+                torch.tensor([row.choice.last_token for row in rows], device=self._device),
+                torch.tensor([row.choice.next_position for row in rows], device=self._device),
+                self._kv.cache,
+                self._kv.mask(self._device),
+            )
+            self._kv.advance()
+            finite = torch.isfinite(logits).all(dim=-1).tolist()
+        except Exception as error:
+            self._fail_running(error)
+            return
+        for row in rows:
+            row.choice.next_position += 1
+        outcomes: list[Outcome] = [
+            None if is_finite else EngineFailed(detail="a token-decode step gave non-finite logits")
+            for is_finite in finite
+        ]
+        sound = [index for index, is_finite in enumerate(finite) if is_finite]
+        if sound:
+            kept = logits if len(sound) == len(rows) else logits[sound]
+            for index, outcome in zip(sound, self._emit([rows[index] for index in sound], kept), strict=True):
+                outcomes[index] = outcome
+        # From the last row down: a row that leaves is replaced by the last one, which is dealt with already.
+        for index in range(len(rows) - 1, -1, -1):
+            if outcomes[index] is not None:
+                self._leave(index, scrub=not finite[index])
+        self._end_choices(rows, outcomes)
+
+    def _fail_running(self, error: Exception) -> None:
+        """Fail every request that has a row; the buffers start anew."""
+        _LOG.error("all %d running rows fail", len(self._running), exc_info=error)
+        failed = {row.job.id for row in self._running}
+        self._running = []
+        self._kv.clear()
+        for request_id in failed:
+            self._fail(request_id, _as_failure(error))
+
+    def _leave(self, index: int, *, scrub: bool = False) -> None:
+        self._kv.leave(index, scrub=scrub)
+        self._running[index] = self._running[-1]
+        self._running.pop()
+
+    # ---------------------------------------------------------------------------------------------------------- output
+
+    def _emit(self, rows: Sequence[Row], logits: torch.Tensor, *, first: bool = False) -> list[Outcome]:
+        """Draw a token a row, send the tokens, and return what becomes of each row."""
+        tokens = draw_tokens(logits, [row.choice.row for row in rows], self._end_tokens)
+        steps = self._logprob_steps(rows, logits, tokens)
+        outcomes: list[Outcome] = []
+        for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            job, choice = row.job, row.choice
+            try:
+                text, reason = choice.accept(token, self._model.eos_token_ids)
+            except Exception as error:
+                _LOG.exception("request %s: token %d has no text", job.id, token)
+                outcomes.append(_as_failure(error))
+                continue
+            spans: tuple[Span, ...] = ()
+            if first and index == 0:
+                spans = (
+                    Span("llm_queue", job.submitted_at, job.started_at),
+                    Span("llm_prefill", job.started_at, now()),
+                )
+            self._post.send(TokenEvent(job.id, choice.index, text, [token], steps[index], spans))
+            outcomes.append(reason)
+        return outcomes
+
+    def _end_choices(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> None:
+        """Answer for the rows that ended; their KV is free already."""
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if isinstance(outcome, FoveateError):
+                self._fail(row.job.id, outcome)
+            elif outcome is not None and row.job.id in self._open:
+                row.job.open_choices -= 1
+                last = row.job.open_choices == 0
+                if last:
+                    self._close_request(row.job.id)
+                self._post.send(FinishEvent(row.job.id, row.choice.index, outcome, row.choice.row.drawn, last))
+
+    def _logprob_steps(self, rows: Sequence[Row], logits: torch.Tensor, tokens: list[int]) -> list[list[TokenStep]]:
+        steps: list[list[TokenStep]] = [[] for _ in rows]
+        asked = [(index, row.job.sampling.logprobs) for index, row in enumerate(rows)]
+        wanted = [(index, count) for index, count in asked if count is not None]
+        if wanted:
+            indices = [index for index, _ in wanted]
+            chosen = [tokens[index] for index in indices]
+            values, ids, tops = logprobs(logits[indices], chosen, max(count for _, count in wanted))
+            for place, (index, count) in enumerate(wanted):
+                top = list(zip(ids[place][:count], tops[place][:count], strict=True))
+                steps[index] = [logprob_step(self._vocabulary, chosen[place], values[place], top)]
+        return steps
+
+    # ------------------------------------------------------------------------------------------------------------- end
+
+    def _fail(self, request_id: str, error: FoveateError) -> None:
+        """End a request with an error, unless it has ended; everything it held is free before the answer is sent."""
+        if request_id not in self._open:
+            return
+        self._remove(request_id)
+        _LOG.warning("request %s failed: %s", request_id, error.detail or error.public)
+        self._post.send(FailEvent(request_id, error.record()))
+
+    def _remove(self, request_id: str) -> None:
+        """Take a request out of every place it may be in."""
+        self._waiting = deque(job for job in self._waiting if job.id != request_id)
+        for job in self._prefilling:
+            if job.id == request_id:
+                job.end_prefill()
+        self._prefilling = [job for job in self._prefilling if job.id != request_id]
+        for index in range(len(self._running) - 1, -1, -1):
+            if self._running[index].job.id == request_id:
+                self._leave(index)
+        self._close_request(request_id)
+
+    def _close_request(self, request_id: str) -> None:
+        with self._changed:
+            self._open.discard(request_id)
+
+
+def _as_failure(error: Exception) -> FoveateError:
+    if isinstance(error, FoveateError):
+        return error
+    failure = EngineFailed(detail=f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,121 @@
+"""The engine process: loads the model, then hands messages to its two threads.
+
+The main thread receives; the encoder's and the language model's threads work. A thread that ends unexpectedly takes the
+process with it, so that the gateway restarts the engine instead of waiting for answers that never come.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from foveate.decisions.batching import BatchLimits
+from foveate.encoders.messages import CancelEncode, Encode
+from foveate.encoders.worker import EncoderThread
+from foveate.engines.embedded.batch_kv import BatchKV
+from foveate.engines.embedded.detokenize import Vocabulary
+from foveate.engines.embedded.loop import GenerationLoop
+from foveate.engines.embedded.messages import Cancel, EmbeddedConfig, Generate
+from foveate.engines.port import EngineInfo
+from foveate.models.loading import load_vision_and_language
+from foveate.models.port import LanguageModel
+from foveate.runtime.port import Progress, Ready, WorkerContext
+
+_LOG = logging.getLogger("foveate.engine")
+
+_SWITCH_SECONDS = 0.0005
+"""How long one thread may keep the interpreter from another; the default of 5 ms would show in every token."""
+
+_CLOSE_SECONDS = 10.0
+
+_WARM_TOKENS = 8
+
+
+def main(context: WorkerContext) -> None:
+    """Entry point of the worker. Raises StartupError when the model cannot be loaded."""
+    config = msgspec.convert(context.spec.config, EmbeddedConfig)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    threading.excepthook = _end_process
+    torch.set_num_threads(context.spec.threads)
+    tower, model = load_vision_and_language(
+        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
+    )
+    vocabulary = Vocabulary.load(Path(config.model_dir))
+    device = torch.device(config.device)
+    context.send(Progress("warming up"))
+    warm_up(model, device)
+    encoder = EncoderThread(
+        tower,
+        context,
+        queue_max=config.encoder_queue_max,
+        batch_max=config.encoder_batch_max,
+        threads=context.spec.threads,
+    )
+    loop = GenerationLoop(
+        model,
+        vocabulary,
+        context,
+        limits=BatchLimits(config.batch_size_max, config.prefill_chunk_tokens, config.kv_tokens_max),
+        queue_depth_max=config.queue_depth_max,
+        embedding_bytes_per_row=tower.embedding_bytes_per_row,
+        device=device,
+        threads=context.spec.threads,
+    )
+    encoder.start()
+    loop.start()
+    info = EngineInfo(config.model, tower.encoder_version, tower.embedding_bytes_per_row, model.context_tokens_max)
+    context.send(Ready(msgspec.to_builtins(info)))
+    try:
+        while (message := context.receive()) is not None:
+            dispatch(message, loop, encoder)
+    finally:
+        loop.close(_CLOSE_SECONDS)
+        encoder.close(_CLOSE_SECONDS)
+
+
+def dispatch(message: Any, loop: GenerationLoop, encoder: EncoderThread) -> None:
+    """Hand a message to the thread it is for."""
+    match message:
+        case Generate():
+            loop.submit(message)
+        case Cancel():
+            loop.cancel(message)
+        case Encode():
+            encoder.submit(message)
+        case CancelEncode():
+            encoder.cancel(message)
+
+
+def warm_up(model: LanguageModel, device: torch.device) -> None:
+    """Run a short prompt and batches of one and two rows, so that the first request does not pay for lazy
+    initialisation."""
+    token = min(model.eos_token_ids, default=0)
+    prompt = [token] * _WARM_TOKENS
+    with torch.inference_mode():
+        cache = model.new_cache()
+        positions = model.positions(prompt, [])
+        model.prefill(prompt, [], positions, cache, 0, len(prompt))
+        kv = BatchKV(tokens_max=4 * _WARM_TOKENS)
+        for rows in (1, 2):
+            kv.join(cache)
+            kv.reserve()
+            tokens = torch.full((rows,), token, device=device)
+            model.decode(tokens, torch.full((rows,), positions.next, device=device), kv.cache, kv.mask(device))
+            kv.advance()
+
+
+def _end_process(failed: threading.ExceptHookArgs) -> None:
+    name = failed.thread.name if failed.thread is not None else "?"
+    error = failed.exc_value
+    if error is None or isinstance(error, SystemExit):
+        return
+    _LOG.critical("the %s thread ended; so does the process", name, exc_info=error)
+    logging.shutdown()
+    os._exit(70)  # EX_SOFTWARE; the main thread waits in a read that nothing else would end

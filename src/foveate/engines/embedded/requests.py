@@ -1,0 +1,133 @@
+"""One request inside the engine: its prompt, its choices, and what each choice's next token means for the client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+
+from foveate.core.errors import EngineFailed
+from foveate.core.request import Sampling
+from foveate.decisions.batching import PromptView
+from foveate.encoders.tensors import read_embeddings
+from foveate.engines.embedded.detokenize import Detokenizer, Vocabulary
+from foveate.engines.embedded.sampling import RowSampling
+from foveate.engines.embedded.stop_strings import StopStrings
+from foveate.engines.port import EngineWork, FinishReason, PictureInput, TokenLogprob, TokenStep
+from foveate.models.port import Picture, Positions
+from foveate.runtime.port import ArenaAccess
+
+
+class Choice:
+    """One answer of a request while it is generated."""
+
+    def __init__(self, index: int, row: RowSampling, vocabulary: Vocabulary) -> None:
+        self.index = index
+        self.row = row
+        self.last_token = -1
+        self.next_position = 0
+        self._detokenizer: Detokenizer = vocabulary.detokenizer()
+        self._stops = StopStrings(row.sampling.stop)
+
+    def accept(self, token_id: int, end_tokens: frozenset[int]) -> tuple[str, FinishReason | None]:
+        """Take the drawn token; return the text that may be sent and, when it ends the choice, why."""
+        sampling = self.row.sampling
+        self.row.record(token_id)
+        self.last_token = token_id
+        ended = token_id in end_tokens and not sampling.ignore_eos
+        text = "" if ended else self._detokenizer.feed(token_id)
+        if ended or self.row.drawn >= sampling.tokens_max:
+            text += self._detokenizer.flush()
+            text, stopped = self._until_stop(text)
+            reason: FinishReason = "stop" if ended or stopped else "length"
+            return (text if stopped else text + self._stops.flush()), reason
+        text, stopped = self._until_stop(text)
+        return text, "stop" if stopped else None
+
+    def _until_stop(self, text: str) -> tuple[str, bool]:
+        # As in vLLM, text within the minimum of tokens cannot be ended by a stop string.
+        return (text, False) if self.row.drawn <= self.row.sampling.tokens_min else self._stops.feed(text)
+
+
+@dataclass(slots=True)
+class Job:
+    """A request from its receipt to its end. ``pictures``, ``positions`` and ``cache`` exist only during prefill."""
+
+    work: EngineWork
+    submitted_at: float
+    view: PromptView
+    started_at: float = 0.0
+    pictures: list[Picture] = field(default_factory=list)
+    positions: Positions | None = None
+    cache: Any = None
+    open_choices: int = 0
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.work.request_id
+
+    @property
+    def sampling(self) -> Sampling:
+        """The request's sampling parameters."""
+        return self.work.sampling
+
+    def end_prefill(self) -> None:
+        """Give back what only prefill needs."""
+        self.pictures, self.positions, self.cache = [], None, None
+
+
+@dataclass(slots=True)
+class Row:
+    """One row of the running batch."""
+
+    job: Job
+    choice: Choice
+
+
+def prompt_view(work: EngineWork, borders: Any) -> PromptView:
+    """Return what the batching decision needs to know of a new request."""
+    return PromptView(len(work.token_ids), work.sampling.tokens_max, work.sampling.n, borders=borders)
+
+
+def progressed(view: PromptView, done: int | None) -> PromptView:
+    """Return the view after a plan: prefilled up to ``done``, or passed over (``None``)."""
+    if done is None:
+        return msgspec.structs.replace(view, skipped=view.skipped + 1)
+    return msgspec.structs.replace(view, done=done, skipped=0)
+
+
+def load_picture(arena: ArenaAccess, given: PictureInput, bytes_per_row: int, device: torch.device) -> Picture:
+    """Return a picture's embeddings on ``device``, after checking everything a wrong or stale slot could break.
+
+    On a CPU they stay views of the arena. ``bytes_per_row`` is the encoder's: all levels of one row, in its dtype.
+    Raises EngineFailed.
+    """
+    try:
+        embeddings = read_embeddings(arena, given.embeddings)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise EngineFailed(detail=f"embeddings cannot be read: {type(error).__name__}: {error}") from error
+    tensors = [embeddings.rows, *embeddings.deep]
+    if any(tensor.dim() != 2 or tensor.shape[0] != given.rows for tensor in tensors):
+        raise EngineFailed(
+            detail=f"embeddings of shapes {[tuple(tensor.shape) for tensor in tensors]} for {given.rows} rows"
+        )
+    width = sum(tensor.shape[1] * tensor.element_size() for tensor in tensors)
+    if width != bytes_per_row or not all(tensor.is_floating_point() for tensor in tensors):
+        raise EngineFailed(detail=f"embedding rows of {width} bytes where the model has {bytes_per_row}")
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+        raise EngineFailed(detail="embeddings hold NaN or infinite values")
+    embeddings.rows = embeddings.rows.to(device)
+    embeddings.deep = tuple(level.to(device) for level in embeddings.deep)
+    return Picture(embeddings, given.meta)
+
+
+def logprob_step(vocabulary: Vocabulary, token_id: int, value: float, top: list[tuple[int, float]]) -> TokenStep:
+    """Return the drawn token with its alternatives as the client sees them."""
+
+    def describe(token: int, logprob: float) -> TokenLogprob:
+        return TokenLogprob(token, vocabulary.token_text(token), vocabulary.token_bytes(token), logprob)
+
+    return TokenStep(describe(token_id, value), [describe(token, logprob) for token, logprob in top])
