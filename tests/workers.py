@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from foveate.core.errors import StartupError
+from foveate.core.errors import MediaCostly, StartupError
 from foveate.core.memory import Slot
+from foveate.media.messages import JobFailed, Prepare, TooSmall, Unpack, UnpackDone
 from foveate.runtime.port import Progress, Ready, WorkerContext
 
 
@@ -63,6 +64,46 @@ def deaf(context: WorkerContext) -> None:
     """Never reads, so it cannot be asked to stop."""
     context.send(Ready({"pid": os.getpid()}))
     time.sleep(600)
+
+
+def media(context: WorkerContext) -> None:
+    """Do what the body of an Unpack job says: ``verb argument``; answers with the pid as the skeleton."""
+    if context.spec.config == "refuse":
+        raise StartupError("The processor cannot be loaded.")
+    context.send(Ready({}))
+    while (job := context.receive()) is not None:
+        if isinstance(job, Prepare):
+            context.send(TooSmall(job.job_id, 12345))
+            continue
+        _do(context, job)
+
+
+def _do(context: WorkerContext, job: Unpack) -> None:
+    verb, _, argument = bytes(context.arena.view(job.body)).rstrip(b"\0").decode().partition(" ")
+    if verb == "sleep":
+        time.sleep(float(argument))
+    elif verb == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "die_once":
+        _die_unless(context, job)
+    elif verb == "allocate":
+        try:
+            bytearray(int(argument))
+        except MemoryError:
+            context.send(JobFailed(job.job_id, MediaCostly(detail="memory").record()))
+            return
+    elif verb == "wrong_id":
+        context.send(UnpackDone(job.job_id + 1000, b"", (), 0.0, 0.0))
+        return
+    context.send(UnpackDone(job.job_id, str(os.getpid()).encode(), (), 0.0, 0.0))
+
+
+def _die_unless(context: WorkerContext, job: Unpack) -> None:
+    """Die on the first attempt; the mark in the output slot tells the second from it."""
+    mark = context.arena.view(job.out)
+    if mark[0] == 0:
+        mark[0] = 1
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _threads(context: WorkerContext, value: Any) -> int:

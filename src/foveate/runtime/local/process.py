@@ -74,12 +74,13 @@ class LocalWorker:
                 await self._launch(loop)
                 return await self._ready
         except TimeoutError:
+            self._give_up()
             raise StartupError(
                 f"{self.spec.title} was not ready within {seconds_max:g} s. Allow more time, or see its messages above."
             ) from None
-        finally:
-            if not self._is_ready:
-                self._give_up()
+        except BaseException:
+            self._give_up()
+            raise
 
     def send(self, message: Any) -> None:
         """See the port. Raises FrameTooLarge."""
@@ -148,6 +149,7 @@ class LocalWorker:
         """End what a failed start left. A process that does not exist yet will find its channel closed, and end."""
         assert self._ready is not None
         self._ready.cancel()
+        self._is_ready = False  # it may have become ready while start was cancelled; nobody owns it then
         self.kill()
         if self._pidfd is None:
             self._process_ended = True

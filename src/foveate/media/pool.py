@@ -1,0 +1,275 @@
+"""The gateway's side of the media workers: a bounded queue before a few separate, killable processes.
+
+A worker holds one job at a time, so whatever a hostile file does to its worker it does to its own request. A job that
+outlives its time loses its worker; one whose worker died is tried once more, because the death may have had another
+cause; a second death is the file's doing. Workers that died are replaced by themselves. Does not cover: what a job
+does (:mod:`foveate.media.worker`), and the slots' ownership: ``on_done`` says when a worker no longer touches them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from foveate.core.clock import now
+from foveate.core.errors import (
+    DeadlineExceeded,
+    FoveateError,
+    MediaCostly,
+    MediaWorkersUnavailable,
+    QueueFull,
+    StartupError,
+)
+from foveate.media.messages import MediaJob, MediaReply
+from foveate.media.ticket import Ticket
+from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS_MAX = 2
+_BACKOFF_SECONDS = 0.05
+_BACKOFF_SECONDS_MAX = 5.0
+
+
+class PoolConfig(msgspec.Struct, frozen=True):
+    """What the pool may use. ``config`` is handed to every worker's entry point."""
+
+    workers: int
+    config: Any
+    queue_depth_max: int = 512
+    job_seconds_max: float = 10.0
+    memory_bytes_max: int = 0
+    start_seconds_max: float = 60.0
+    threads: int = 1
+    entry: str = "foveate.media.worker:main"
+
+
+class _Seat:
+    """A place for one worker and its successors."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.worker: Worker | None = None
+        self.ticket: Ticket | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.overran = False
+        self.failures = 0
+        self.vacant = asyncio.Event()
+
+    def free(self) -> Ticket | None:
+        """Take the job away from it."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        ticket, self.ticket = self.ticket, None
+        return ticket
+
+
+class MediaPool:
+    """Runs media jobs in order of arrival. Owned by the event loop."""
+
+    def __init__(self, runtime: Runtime, config: PoolConfig) -> None:
+        self.restarts = 0
+        """Workers that died and were replaced or are about to be."""
+        self.kills = 0
+        """Workers killed because a job took too long or they broke the protocol."""
+        self._runtime = runtime
+        self._config = config
+        self._seats = [_Seat(index) for index in range(config.workers)]
+        # The last to become idle works first: its memory is still warm, and the others' may be swapped or never
+        # touched.
+        self._idle: list[_Seat] = []
+        self._queue: collections.OrderedDict[int, Ticket] = collections.OrderedDict()
+        self._numbers = itertools.count(1)
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopped = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether any worker can take work, now or after what it holds."""
+        return self.alive > 0
+
+    @property
+    def alive(self) -> int:
+        """Workers that can take work."""
+        return sum(1 for seat in self._seats if seat.worker is not None)
+
+    @property
+    def busy(self) -> int:
+        """Workers that hold a job."""
+        return sum(1 for seat in self._seats if seat.ticket is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return len(self._queue)
+
+    async def start(self) -> None:
+        """Start every worker and wait until all are ready. Raises StartupError, with none left running."""
+        started = await asyncio.gather(*(self._start(seat) for seat in self._seats), return_exceptions=True)
+        failed = next((outcome for outcome in started if outcome is not None), None)
+        if failed is not None:
+            await self.stop(seconds_max=0)
+            raise failed
+        self._keepers = [
+            asyncio.create_task(self._keep(seat), name=f"foveate: keeps media {seat.index}") for seat in self._seats
+        ]
+
+    async def stop(self, *, seconds_max: float) -> None:
+        """Let each worker finish what it holds within ``seconds_max``, fail what waits, end all workers."""
+        self._stopped = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        while self._queue:
+            self._queue.popitem()[1].fail(MediaWorkersUnavailable())
+        workers = [seat.worker for seat in self._seats if seat.worker is not None]
+        await asyncio.gather(*(worker.stop(seconds_max=seconds_max) for worker in workers))
+
+    async def run(self, job: MediaJob, *, on_done: Callable[[], None], deadline: float) -> MediaReply:
+        """Have a worker do ``job`` (whose ``job_id`` is set here) by ``deadline``, in monotonic seconds.
+
+        ``on_done`` is called exactly once, when no worker touches the job's slots any more: before this returns or
+        raises, except when it is cancelled or passes the deadline while a worker holds the job; then as soon as that
+        worker has answered or died. Raises QueueFull, MediaCostly, DeadlineExceeded, and MediaWorkersUnavailable when
+        no worker came up in time.
+        """
+        ticket = Ticket(next(self._numbers), job, on_done)
+        refusal = self._refusal()
+        if refusal is not None:
+            ticket.end()
+            raise refusal
+        self._queue[ticket.number] = ticket
+        self._dispatch()
+        try:
+            async with asyncio.timeout(deadline - now()):
+                return await ticket.reply
+        except TimeoutError:
+            if ticket.number in self._queue and not self.ready:
+                raise MediaWorkersUnavailable(retry_after_seconds=1.0) from None
+            raise DeadlineExceeded(detail="waiting for a media worker") from None
+        finally:
+            if self._queue.pop(ticket.number, None) is not None:
+                ticket.end()
+
+    def _refusal(self) -> FoveateError | None:
+        if self._stopped:
+            return MediaWorkersUnavailable()
+        if not self._idle and len(self._queue) >= self._config.queue_depth_max:
+            return QueueFull(detail="media queue", limit=self._config.queue_depth_max, retry_after_seconds=1.0)
+        return None
+
+    def _dispatch(self) -> None:
+        while self._idle and self._queue:
+            _, ticket = self._queue.popitem(last=False)
+            seat = self._idle.pop()
+            assert seat.worker is not None
+            ticket.attempts += 1
+            seat.ticket = ticket
+            seat.timer = asyncio.get_running_loop().call_later(self._config.job_seconds_max, self._overrun, seat)
+            seat.worker.send(ticket.job)
+
+    # ---------------------------------------------------------------------------------------------------------- workers
+
+    async def _start(self, seat: _Seat) -> None:
+        config = self._config
+        worker = self._runtime.worker(
+            WorkerSpec(
+                role="media",
+                index=seat.index,
+                entry=config.entry,
+                config=config.config,
+                receives=MediaJob,
+                sends=MediaReply,
+                memory_bytes_max=config.memory_bytes_max,
+                threads=config.threads,
+            )
+        )
+        seat.vacant.clear()
+        await worker.start(
+            on_message=lambda message: self._received(seat, message),
+            on_exit=lambda: self._exited(seat, worker),
+            seconds_max=config.start_seconds_max,
+        )
+        if not worker.alive:
+            raise StartupError(f"{worker.spec.title} ended as soon as it was ready.")
+        seat.worker = worker
+        seat.overran = False
+        self._idle.append(seat)
+        self._dispatch()
+
+    async def _keep(self, seat: _Seat) -> None:
+        """Replace the seat's worker whenever it dies, with a pause that grows while none of them gets a job done."""
+        while True:
+            if seat.worker is not None:
+                await seat.vacant.wait()
+                self.restarts += 1
+            if seat.failures > 1:
+                await asyncio.sleep(min(_BACKOFF_SECONDS * 2.0**seat.failures, _BACKOFF_SECONDS_MAX))
+            try:
+                await self._start(seat)
+            except FoveateError as error:
+                seat.failures += 1
+                logger.error("media worker %d did not start again: %s", seat.index, error)
+
+    def _received(self, seat: _Seat, message: Any) -> None:
+        if isinstance(message, Progress):
+            logger.debug("media worker %d: %s", seat.index, message.text)
+            return
+        if seat.ticket is None or seat.ticket.number != message.job_id:
+            logger.error("media worker %d answered job %d, which it does not hold", seat.index, message.job_id)
+            self._kill(seat)
+            return
+        ticket = seat.free()
+        assert ticket is not None
+        seat.failures = 0
+        if not seat.overran:
+            self._idle.append(seat)
+        try:
+            ticket.answer(message)
+        finally:
+            self._dispatch()
+
+    def _overrun(self, seat: _Seat) -> None:
+        seat.overran = True
+        seconds = self._config.job_seconds_max
+        logger.warning("media worker %d is killed: its job took longer than %g s", seat.index, seconds)
+        self._kill(seat)
+
+    def _kill(self, seat: _Seat) -> None:
+        self.kills += 1
+        if seat in self._idle:
+            self._idle.remove(seat)
+        if seat.worker is not None:
+            seat.worker.kill()
+
+    def _exited(self, seat: _Seat, worker: Worker) -> None:
+        if seat.worker is not worker:
+            return  # it ended as soon as it was ready, and was never given the seat
+        seat.worker = None
+        seat.failures += 1
+        if seat in self._idle:
+            self._idle.remove(seat)
+        seat.vacant.set()
+        ticket = seat.free()
+        if ticket is None:
+            return
+        if seat.overran:
+            ticket.fail(MediaCostly(detail=f"its worker was killed after {self._config.job_seconds_max:g} s"))
+        elif ticket.abandoned:
+            ticket.end()
+        elif self._stopped:
+            ticket.fail(MediaWorkersUnavailable(detail="the pool stopped"))
+        elif ticket.attempts >= _ATTEMPTS_MAX:
+            ticket.fail(MediaCostly(detail=f"{ticket.attempts} workers died of it"))
+        else:
+            logger.warning("media worker %d died while it held job %d, which is tried again", seat.index, ticket.number)
+            self._queue[ticket.number] = ticket
+            self._queue.move_to_end(ticket.number, last=False)
+            self._dispatch()
