@@ -23,7 +23,6 @@ from foveate.core.stages import STAGES, Span, Stage
 NOISE_MS: Final = 1e-6
 """Rounding of floats stays far below this; a sum further off is a bug and raises."""
 
-_ORDER: Final[dict[Stage, int]] = {stage: place for place, stage in enumerate(STAGES)}
 _start = attrgetter("start")
 
 
@@ -96,7 +95,7 @@ def fold(received_at: float, until: float, request_spans: Iterable[Span], items:
 
 def _closed(seconds: dict[Stage, float], uncovered: float, window: float, critical: int | None) -> Folded:
     """Convert to milliseconds and check the books: covered and uncovered time were added up apart from each other."""
-    stages = {stage: seconds[stage] * 1e3 for stage in sorted(seconds, key=_ORDER.__getitem__)}
+    stages = {stage: seconds[stage] * 1e3 for stage in STAGES if stage in seconds}
     window_ms = window * 1e3
     unattributed_ms = window_ms - sum(stages.values())
     gap_ms = unattributed_ms - uncovered * 1e3

@@ -70,9 +70,9 @@ class Breakdown(msgspec.Struct, frozen=True):
         ``unattributed_ms``.
         """
         window = self.total_ms if self.ttft_ms is None else self.ttft_ms
-        stages = {stage: math.floor(ms * 1e3) for stage, ms in self.stages.items()}
+        stages = {stage: math.floor(ms * 1e3 + 1e-3) for stage, ms in self.stages.items()}
         covered = sum(stages.values())
-        rest = max(math.floor(window * 1e3) - covered, 0)
+        rest = max(math.floor(window * 1e3 + 1e-3) - covered, 0)
         ttft = None if self.ttft_ms is None else (covered + rest) / 1e3
         return {stage: us / 1e3 for stage, us in stages.items()}, ttft, rest / 1e3
 
