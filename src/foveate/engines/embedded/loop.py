@@ -19,30 +19,20 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from foveate.core.clock import now
-from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError, InvalidParameter, QueueFull
-from foveate.core.stages import Span
-from foveate.decisions.batching import BatchLimits, BatchView, fits_ever, plan_step
+from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError
+from foveate.decisions.batching import BatchLimits, BatchView, plan_step
 from foveate.encoders.worker import Post
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
+from foveate.engines.embedded.intake import Intake
 from foveate.engines.embedded.messages import Cancel, Generate
-from foveate.engines.embedded.requests import (
-    Choice,
-    Job,
-    Row,
-    load_picture,
-    logprob_step,
-    progressed,
-    prompt_view,
-)
-from foveate.engines.embedded.sampling import draw_tokens, logprobs, row_sampling
-from foveate.engines.port import FailEvent, FinishEvent, FinishReason, TokenEvent, TokenStep
+from foveate.engines.embedded.output import Outcome, Output
+from foveate.engines.embedded.requests import Choice, Job, Row, load_picture, progressed, prompt_view
+from foveate.engines.embedded.sampling import row_sampling
+from foveate.engines.port import FailEvent, FinishEvent
 from foveate.models.port import LanguageModel
 
 _LOG = logging.getLogger("foveate.engine")
-
-Outcome = FinishReason | FoveateError | None
-"""What becomes of a row after a step: it goes on, has ended, or has failed its request."""
 
 
 class GenerationLoop:
@@ -62,22 +52,17 @@ class GenerationLoop:
         threads: int,
     ) -> None:
         self._model = model
-        self._vocabulary = vocabulary
         self._post = post
         self._limits = limits
-        self._open_max = limits.sequences_max + queue_depth_max
         self._bytes_per_row = embedding_bytes_per_row
         self._device = device
         self._threads = threads
-        self._end_tokens = sorted(model.eos_token_ids)
+        self._intake = Intake(limits, queue_depth_max)
+        self._output = Output(vocabulary, model.eos_token_ids, post)
         self._waiting: deque[Job] = deque()
         self._prefilling: list[Job] = []
         self._running: list[Row] = []
         self._kv = BatchKV(limits.kv_tokens_max)
-        self._changed = threading.Condition()
-        self._inbox: deque[Generate | Cancel] = deque()
-        self._open: set[str] = set()
-        self._closing = False
         self._thread = threading.Thread(target=self._run, name="language-model", daemon=True)
 
     # --------------------------------------------------------------------------------------- from the receiving thread
@@ -92,38 +77,19 @@ class GenerationLoop:
         self._thread.start()
 
     def submit(self, message: Generate) -> None:
-        """Take a request, or answer that too many wait or that it can never fit."""
-        work = message.work
-        error: FoveateError | None = None
-        if not fits_ever(prompt_view(work, None), self._limits):
-            error = InvalidParameter(
-                "The prompt and its answers together need more memory than this server gives one request.",
-                detail=f"{len(work.token_ids)} + {work.sampling.tokens_max} tokens x {work.sampling.n}: {self._limits}",
-                limit=self._limits.kv_tokens_max,
-            )
-        with self._changed:
-            if error is None and len(self._open) >= self._open_max:
-                error = QueueFull(detail=f"{len(self._open)} requests are running or waiting")
-            if error is None:
-                self._open.add(work.request_id)
-                self._inbox.append(message)
-                self._changed.notify()
-        if error is not None:
-            self._post.send(FailEvent(work.request_id, error.record()))
+        """Take a request, or answer why not."""
+        try:
+            self._intake.submit(message)
+        except FoveateError as error:
+            self._post.send(FailEvent(message.work.request_id, error.record()))
 
     def cancel(self, message: Cancel) -> None:
         """Drop a request before the next step; one that has ended is ignored."""
-        with self._changed:
-            if message.request_id in self._open:
-                self._inbox.append(message)
-                self._changed.notify()
+        self._intake.cancel(message)
 
     def close(self, seconds_max: float) -> None:
-        """Stop after the current iteration; open requests are not answered (the gateway is gone or has given them
-        up)."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        """Stop after the current iteration; open requests are not answered (their reader is gone or gave them up)."""
+        self._intake.close()
         if self._thread.ident is not None:
             self._thread.join(seconds_max)
 
@@ -137,12 +103,9 @@ class GenerationLoop:
 
     def _take_messages(self) -> bool:
         """Wait for something to do; take what arrived. Returns False when closing."""
-        with self._changed:
-            while not (self._inbox or self._closing or self._waiting or self._prefilling or self._running):
-                self._changed.wait()
-            arrived, self._inbox = self._inbox, deque()
-            if self._closing:
-                return False
+        arrived = self._intake.take(wait=not (self._waiting or self._prefilling or self._running))
+        if arrived is None:
+            return False
         for message in arrived:
             if isinstance(message, Generate):
                 self._receive(message)
@@ -199,8 +162,6 @@ class GenerationLoop:
             job.view = progressed(job.view, end)
             if end < job.view.prompt_tokens:
                 return
-            if not bool(torch.isfinite(logits).all()):
-                raise EngineFailed(detail="prefill gave non-finite logits")
             self._prefilling.remove(job)
             self._begin_choices(job, logits)
         except Exception as error:
@@ -222,14 +183,14 @@ class GenerationLoop:
         """Draw every choice's first token from the prefill's logits; those that go on share its K/V as one row each."""
         assert job.positions is not None
         choices = [
-            Choice(index, row_sampling(job.sampling, index, logits.shape[-1], self._device), self._vocabulary)
+            Choice(index, row_sampling(job.sampling, index, logits.shape[-1], self._device), self._output.vocabulary)
             for index in range(job.sampling.n)
         ]
         job.open_choices = len(choices)
         rows = [Row(job, choice) for choice in choices]
         for choice in choices:
             choice.next_position = job.positions.next
-        outcomes = self._emit(rows, logits.expand(len(rows), -1), first=True)
+        outcomes = self._output.emit(rows, logits.expand(len(rows), -1), first=True)
         remaining = [row for row, outcome in zip(rows, outcomes, strict=True) if outcome is None]
         if remaining:
             try:
@@ -255,25 +216,16 @@ class GenerationLoop:
                 self._kv.mask(self._device),
             )
             self._kv.advance()
-            finite = torch.isfinite(logits).all(dim=-1).tolist()
+            for row in rows:
+                row.choice.next_position += 1
+            outcomes = self._output.emit(rows, logits)
         except Exception as error:
             self._fail_running(error)
             return
-        for row in rows:
-            row.choice.next_position += 1
-        outcomes: list[Outcome] = [
-            None if is_finite else EngineFailed(detail="a token-decode step gave non-finite logits")
-            for is_finite in finite
-        ]
-        sound = [index for index, is_finite in enumerate(finite) if is_finite]
-        if sound:
-            kept = logits if len(sound) == len(rows) else logits[sound]
-            for index, outcome in zip(sound, self._emit([rows[index] for index in sound], kept), strict=True):
-                outcomes[index] = outcome
         # From the last row down: a row that leaves is replaced by the last one, which is dealt with already.
         for index in range(len(rows) - 1, -1, -1):
             if outcomes[index] is not None:
-                self._leave(index, scrub=not finite[index])
+                self._leave(index, scrub=isinstance(outcomes[index], FoveateError))
         self._end_choices(rows, outcomes)
 
     def _fail_running(self, error: Exception) -> None:
@@ -290,61 +242,23 @@ class GenerationLoop:
         self._running[index] = self._running[-1]
         self._running.pop()
 
-    # ---------------------------------------------------------------------------------------------------------- output
-
-    def _emit(self, rows: Sequence[Row], logits: torch.Tensor, *, first: bool = False) -> list[Outcome]:
-        """Draw a token a row, send the tokens, and return what becomes of each row."""
-        tokens = draw_tokens(logits, [row.choice.row for row in rows], self._end_tokens)
-        steps = self._logprob_steps(rows, logits, tokens)
-        outcomes: list[Outcome] = []
-        for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            job, choice = row.job, row.choice
-            try:
-                text, reason = choice.accept(token, self._model.eos_token_ids)
-            except Exception as error:
-                _LOG.exception("request %s: token %d has no text", job.id, token)
-                outcomes.append(_as_failure(error))
-                continue
-            spans: tuple[Span, ...] = ()
-            if first and index == 0:
-                spans = (
-                    Span("llm_queue", job.submitted_at, job.started_at),
-                    Span("llm_prefill", job.started_at, now()),
-                )
-            self._post.send(TokenEvent(job.id, choice.index, text, [token], steps[index], spans))
-            outcomes.append(reason)
-        return outcomes
+    # ------------------------------------------------------------------------------------------------------------- end
 
     def _end_choices(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> None:
         """Answer for the rows that ended; their KV is free already."""
         for row, outcome in zip(rows, outcomes, strict=True):
             if isinstance(outcome, FoveateError):
                 self._fail(row.job.id, outcome)
-            elif outcome is not None and row.job.id in self._open:
+            elif outcome is not None and self._intake.is_open(row.job.id):
                 row.job.open_choices -= 1
                 last = row.job.open_choices == 0
                 if last:
-                    self._close_request(row.job.id)
+                    self._intake.end(row.job.id)
                 self._post.send(FinishEvent(row.job.id, row.choice.index, outcome, row.choice.row.drawn, last))
-
-    def _logprob_steps(self, rows: Sequence[Row], logits: torch.Tensor, tokens: list[int]) -> list[list[TokenStep]]:
-        steps: list[list[TokenStep]] = [[] for _ in rows]
-        asked = [(index, row.job.sampling.logprobs) for index, row in enumerate(rows)]
-        wanted = [(index, count) for index, count in asked if count is not None]
-        if wanted:
-            indices = [index for index, _ in wanted]
-            chosen = [tokens[index] for index in indices]
-            values, ids, tops = logprobs(logits[indices], chosen, max(count for _, count in wanted))
-            for place, (index, count) in enumerate(wanted):
-                top = list(zip(ids[place][:count], tops[place][:count], strict=True))
-                steps[index] = [logprob_step(self._vocabulary, chosen[place], values[place], top)]
-        return steps
-
-    # ------------------------------------------------------------------------------------------------------------- end
 
     def _fail(self, request_id: str, error: FoveateError) -> None:
         """End a request with an error, unless it has ended; everything it held is free before the answer is sent."""
-        if request_id not in self._open:
+        if not self._intake.is_open(request_id):
             return
         self._remove(request_id)
         _LOG.warning("request %s failed: %s", request_id, error.detail or error.public)
@@ -360,11 +274,7 @@ class GenerationLoop:
         for index in range(len(self._running) - 1, -1, -1):
             if self._running[index].job.id == request_id:
                 self._leave(index)
-        self._close_request(request_id)
-
-    def _close_request(self, request_id: str) -> None:
-        with self._changed:
-            self._open.discard(request_id)
+        self._intake.end(request_id)
 
 
 def _as_failure(error: Exception) -> FoveateError:

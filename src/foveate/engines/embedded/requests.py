@@ -15,7 +15,7 @@ from foveate.encoders.tensors import read_embeddings
 from foveate.engines.embedded.detokenize import Detokenizer, Vocabulary
 from foveate.engines.embedded.sampling import RowSampling
 from foveate.engines.embedded.stop_strings import StopStrings
-from foveate.engines.port import EngineWork, FinishReason, PictureInput, TokenLogprob, TokenStep
+from foveate.engines.port import EngineWork, FinishReason, PictureInput
 from foveate.models.port import Picture, Positions
 from foveate.runtime.port import ArenaAccess
 
@@ -122,12 +122,3 @@ def load_picture(arena: ArenaAccess, given: PictureInput, bytes_per_row: int, de
     embeddings.rows = embeddings.rows.to(device)
     embeddings.deep = tuple(level.to(device) for level in embeddings.deep)
     return Picture(embeddings, given.meta)
-
-
-def logprob_step(vocabulary: Vocabulary, token_id: int, value: float, top: list[tuple[int, float]]) -> TokenStep:
-    """Return the drawn token with its alternatives as the client sees them."""
-
-    def describe(token: int, logprob: float) -> TokenLogprob:
-        return TokenLogprob(token, vocabulary.token_text(token), vocabulary.token_bytes(token), logprob)
-
-    return TokenStep(describe(token_id, value), [describe(token, logprob) for token, logprob in top])

@@ -1,0 +1,75 @@
+"""Where requests enter the language-model thread: a bounded set of open ones and an inbox between two threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from foveate.core.errors import InvalidParameter, QueueFull
+from foveate.decisions.batching import BatchLimits, fits_ever
+from foveate.engines.embedded.messages import Cancel, Generate
+from foveate.engines.embedded.requests import prompt_view
+
+
+class Intake:
+    """Open requests and what is to be done about them.
+
+    The receiving thread calls :meth:`submit`, :meth:`cancel` and :meth:`close`; the language-model thread the rest.
+    """
+
+    def __init__(self, limits: BatchLimits, queue_depth_max: int) -> None:
+        self._limits = limits
+        self._open_max = limits.sequences_max + queue_depth_max
+        self._open: set[str] = set()
+        self._inbox: deque[Generate | Cancel] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+
+    def submit(self, message: Generate) -> None:
+        """Take a request. Raises QueueFull, or InvalidParameter when even an idle engine could not hold it."""
+        work = message.work
+        if not fits_ever(prompt_view(work, None), self._limits):
+            raise InvalidParameter(
+                "The prompt and its answers together need more memory than this server gives one request.",
+                detail=f"{len(work.token_ids)}+{work.sampling.tokens_max} tokens x {work.sampling.n}: {self._limits}",
+                limit=self._limits.kv_tokens_max,
+            )
+        with self._changed:
+            if len(self._open) >= self._open_max:
+                raise QueueFull(detail=f"{len(self._open)} requests are running or waiting")
+            self._open.add(work.request_id)
+            self._inbox.append(message)
+            self._changed.notify()
+
+    def cancel(self, message: Cancel) -> None:
+        """Have a request dropped; one that has ended is ignored."""
+        with self._changed:
+            if message.request_id in self._open:
+                self._inbox.append(message)
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Have :meth:`take` return ``None`` from now on."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def take(self, *, wait: bool) -> Sequence[Generate | Cancel] | None:
+        """Return what arrived, in order; with ``wait`` not before something did. ``None`` when closing."""
+        with self._changed:
+            while wait and not self._inbox and not self._closing:
+                self._changed.wait()
+            if self._closing:
+                return None
+            arrived, self._inbox = self._inbox, deque()
+            return arrived
+
+    def is_open(self, request_id: str) -> bool:
+        """Tell whether the request has still to be answered."""
+        return request_id in self._open
+
+    def end(self, request_id: str) -> None:
+        """Give the request's place back."""
+        with self._changed:
+            self._open.discard(request_id)
