@@ -1,0 +1,66 @@
+"""JPEG: markers up to the first scan. Source: ITU-T T.81, annex B; EXIF 2.32, section 4.7."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from foveate.core.media import ImageHeader
+from foveate.media.headers.shape import displayed
+from foveate.media.headers.tiff import orientation_of
+
+SEGMENTS_MAX: Final = 2048
+GARBAGE_BYTES_MAX: Final = 1024
+"""Bytes between two segments that are skipped, and fill bytes before a marker."""
+
+_FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xD8)})
+_START_OF_SCAN: Final = 0xDA
+_END_OF_IMAGE: Final = 0xD9
+_APP1: Final = 0xE1
+
+
+def read_jpeg(data: memoryview) -> ImageHeader:
+    """Read the frame header and, from the segments before the first scan, the EXIF orientation."""
+    size: tuple[int, int] | None = None
+    orientation: int | None = None
+    at = 2
+    for _ in range(SEGMENTS_MAX):
+        marker, at = _next_marker(data, at)
+        if marker in (_START_OF_SCAN, _END_OF_IMAGE):
+            break
+        if marker in _WITHOUT_LENGTH:
+            continue
+        (length,) = struct.unpack_from(">H", data, at)
+        if length < 2 or at + length > len(data):
+            raise ValueError("a segment ends beyond the file")
+        if marker in _FRAME_MARKERS and size is None:
+            _, height, width = struct.unpack_from(">BHH", data, at + 2)
+            size = (width, height)
+        elif marker == _APP1 and orientation is None and bytes(data[at + 2 : at + 8]) == b"Exif\0\0":
+            orientation = orientation_of(data[at + 2 : at + length])
+        at += length
+    if size is None:
+        raise ValueError("no frame header before the first scan")
+    return displayed("jpeg", *size, orientation=orientation or 1)
+
+
+def scan_start(data: memoryview) -> int:
+    """Return where the first scan's segment begins: everything before it is headers. Raises ValueError."""
+    at = 2
+    for _ in range(SEGMENTS_MAX):
+        marker, at = _next_marker(data, at)
+        if marker == _START_OF_SCAN:
+            return at
+        if marker not in _WITHOUT_LENGTH:
+            at += struct.unpack_from(">H", data, at)[0]
+    raise ValueError("no scan")
+
+
+def _next_marker(data: memoryview, at: int) -> tuple[int, int]:
+    """Return the next marker's code and the place behind it; bytes that are no marker are skipped, as libjpeg does."""
+    if data[at] != 0xFF:
+        at += bytes(data[at : at + GARBAGE_BYTES_MAX]).index(b"\xff")
+    gap = bytes(data[at : at + GARBAGE_BYTES_MAX])
+    at += len(gap) - len(gap.lstrip(b"\xff"))
+    return data[at], at + 1

@@ -1,0 +1,81 @@
+"""What a picture's header says: format, size as displayed, frames, orientation. Pure Python, bounded, no pixel is
+decoded.
+
+The format is decided by the bytes alone; declared types and file names lie. Runs on the gateway's event loop: at most
+a few milliseconds for the worst of files. Does not cover: whether the pixels behind the header can be decoded
+(:mod:`foveate.media.image`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from foveate.core.errors import MediaUndecodable, MediaUnsupported
+from foveate.core.media import ImageHeader
+from foveate.media.headers.avif import brands, read_avif
+from foveate.media.headers.jpeg import read_jpeg
+from foveate.media.headers.looks import looks_like
+from foveate.media.headers.raster import BMP_HEADER_SIZES, read_bmp, read_gif, read_png, read_webp
+from foveate.media.headers.tiff import read_tiff
+
+_READERS: Final[dict[str, Callable[[memoryview], ImageHeader]]] = {
+    "jpeg": read_jpeg,
+    "png": read_png,
+    "webp": read_webp,
+    "gif": read_gif,
+    "bmp": read_bmp,
+    "tiff": read_tiff,
+    "avif": read_avif,
+}
+
+IMAGE_FORMATS: Final = tuple(_READERS)
+"""Accepted formats; the names :attr:`ImageHeader.format` may have."""
+
+_DISPLAY_NAMES: Final = {"webp": "WebP"}
+ACCEPTED_TEXT: Final = ", ".join(_DISPLAY_NAMES.get(name, name.upper()) for name in IMAGE_FORMATS)
+
+
+def probe(data: memoryview) -> ImageHeader:
+    """Read the header of an encoded picture.
+
+    Raises MediaUnsupported when the bytes are no accepted format, MediaUndecodable when they are one but its header
+    is damaged.
+    """
+    if len(data) == 0:
+        raise MediaUndecodable("The picture is empty.")
+    name = image_format(data)
+    if name is None:
+        guess = looks_like(data)
+        what = (
+            f"The media looks like {guess}, not like an accepted picture."
+            if guess
+            else "The media is not an accepted picture."
+        )
+        raise MediaUnsupported(f"{what} Accepted formats: {ACCEPTED_TEXT}.")
+    try:
+        return _READERS[name](data)
+    except (ValueError, IndexError, struct.error) as error:
+        label = _DISPLAY_NAMES.get(name, name.upper())
+        raise MediaUndecodable(f"The {label} picture's header is damaged or incomplete.", detail=str(error)) from None
+
+
+def image_format(data: memoryview) -> str | None:
+    """Return which of :data:`IMAGE_FORMATS` the first bytes announce, or ``None``."""
+    head = bytes(data[:18])
+    if head.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "gif"
+    if head.startswith(b"BM") and int.from_bytes(head[14:18], "little") in BMP_HEADER_SIZES:
+        return "bmp"
+    if head.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+        return "tiff"
+    if head[4:8] == b"ftyp" and {b"avif", b"avis"}.intersection(brands(data)):
+        return "avif"
+    return None

@@ -1,0 +1,67 @@
+"""What sample values mean to the eye: deep and floating-point samples to eight bits, transparency over white."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from PIL import Image, TiffImagePlugin
+
+BACKGROUND: Final = (255, 255, 255)
+"""What shows through transparency. White, as in viewers and on paper."""
+
+_PHOTOMETRIC: Final = 262
+_WHITE_IS_ZERO: Final = 0
+
+
+def flattened(image: Image.Image) -> np.ndarray:
+    """Return any eight-bit picture as uint8 [height, width, 3] RGB; alpha, palette transparency and colour keys go
+    over white.
+    """
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return np.asarray(image)
+    if not image.has_transparency_data:
+        return np.asarray(image.convert("RGB"))
+    picture = image.convert("RGBA")
+    ground = Image.new("RGB", picture.size, BACKGROUND)
+    ground.paste(picture, mask=picture.getchannel("A"))
+    return np.asarray(ground)
+
+
+def to_eight_bits(image: Image.Image) -> Image.Image:
+    """Return ``image`` with eight-bit samples. 16-bit samples keep their high byte, which is what decoders do with
+    16-bit colour.
+
+    32-bit integers and floats have no agreed white: values that fit 0 to 1 (floats), 0 to 255 or 0 to 65535 are taken
+    to be so scaled, others are stretched between their extremes; NaN is black.
+    """
+    if image.mode.startswith("I;16"):
+        return _from_sixteen_bits(image)
+    if image.mode in ("I", "F"):
+        return Image.fromarray(_scaled(np.asarray(image, dtype=np.float64), floating=image.mode == "F"))
+    return image
+
+
+def _from_sixteen_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image)
+    eight = (values >> 8).astype(np.uint8)
+    key = image.info.get("transparency")
+    if isinstance(key, int):
+        return Image.fromarray(np.dstack([eight, np.where(values == key, 0, 255).astype(np.uint8)]))
+    # Pillow inverts white-is-zero TIFFs of up to eight bits only.
+    inverted = isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    return Image.fromarray(255 - eight if inverted else eight)
+
+
+def _scaled(values: np.ndarray, *, floating: bool) -> np.ndarray:
+    limit = float(np.finfo(np.float32).max)
+    finite = np.clip(np.where(np.isnan(values), 0.0, values), -limit, limit)
+    low, high = float(finite.min()), float(finite.max())
+    if low >= 0 and high <= 1 and floating:
+        low, high = 0.0, 1.0
+    elif low >= 0 and high <= 255:
+        low, high = 0.0, 255.0
+    elif low >= 0 and high <= 65535:
+        low, high = 0.0, 65535.0
+    eight: np.ndarray = np.rint((finite - low) * (255.0 / (high - low))).astype(np.uint8)
+    return eight

