@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
@@ -266,8 +267,8 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
         return Settings.model_construct(**dict(_WithFile(**given)))
     except ValidationError as error:
         raise StartupError(_explain(error)) from error
-    except ValueError as error:
-        raise StartupError(f"The settings cannot be read: {str(error).splitlines()[0]}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise StartupError(f"The settings cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _refuse_unknown_environment() -> None:

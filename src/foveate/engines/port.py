@@ -6,7 +6,7 @@ passes ``tests/contracts/test_engine_contract.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 import msgspec
@@ -126,7 +126,7 @@ class Engine(Protocol):
         """Load and wait until ready. Raises StartupError."""
         ...
 
-    def generate(self, work: EngineWork) -> AsyncIterator[EngineEvent]:
+    def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
         """Answer one prompt.
 
         The iterator ends after the event that is ``last``. Closing it early cancels the request at once. Raises QueueFull,

@@ -26,6 +26,7 @@ from foveate.core.clock import now
 from foveate.core.errors import FoveateError
 from foveate.core.media import ImageOptions
 from foveate.core.request import ImagePart
+from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
 from foveate.journey.s1_admit import admit
 from foveate.journey.s2_allow import allow
@@ -78,12 +79,15 @@ def _item(part: ImagePart, job: Job, tools: Tools) -> Item:
     wanted = ImageOptions(
         pixels_max=tools.limits.detail_low_pixels if part.detail == "low" else 0, several=len(job.request.images) > 1
     )
-    started = job.unpacked.started_at if job.unpacked is not None else now()
+    ledger = job.ledger.item(part.index)
+    if job.unpacked is not None:
+        ledger.span(Span("media_fetch", job.unpacked.started_at, job.unpacked.ended_at))
+    started = now()
     return Item(
         part=part,
-        ledger=job.ledger.item(part.index),
+        ledger=ledger,
         started_at=started,
-        deadline=min(job.deadline, now() + tools.limits.fetch_seconds_max),
+        deadline=min(job.deadline, started + tools.limits.fetch_seconds_max),
         options=tools.prompt_side.options(wanted),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from foveate.caches.encoder import EncoderEntry
@@ -11,6 +10,7 @@ from foveate.core.request import ImagePart, Request
 from foveate.core.stages import Span
 from foveate.engines.port import EngineWork
 from foveate.journey.holds import Lease, SlotHold
+from foveate.journey.places import Places
 from foveate.journey.port import Unpacked
 from foveate.media.policy import MediaUrl
 from foveate.models.port import RenderedPrompt, VisualEstimate
@@ -72,7 +72,7 @@ class Job:
     ledger: RequestLedger
     deadline: float
     unpacked: Unpacked | None = None
-    place: asyncio.Semaphore | None = None
+    place: Places | None = None
     prompt: RenderedPrompt | None = None
     token_ids: list[int] = field(default_factory=list)
     text_tokens: int = 0
@@ -84,5 +84,5 @@ class Job:
         for item in self.items:
             item.release()
         if self.place is not None:
-            self.place.release()
+            self.place.leave()
             self.place = None

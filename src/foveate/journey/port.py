@@ -112,6 +112,6 @@ class Service(Protocol):
         """Open the journey of one request. Entering never waits."""
         ...
 
-    def metrics(self) -> tuple[bytes, str]:
-        """The Prometheus exposition and its content type."""
+    async def metrics(self) -> tuple[bytes, str]:
+        """The Prometheus exposition and its content type, rendered off the event loop."""
         ...

@@ -24,7 +24,7 @@ from foveate.journey.job import Made
 from foveate.journey.restarts import engine_back
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
-from foveate.media.messages import JobFailed, Prepare, Prepared, TooSmall
+from foveate.media.messages import JobFailed, Prepare, Prepared, TooSmall, UnpackDone
 from foveate.models.port import VisualEstimate
 from foveate.runtime.arena import aligned
 
@@ -92,7 +92,9 @@ async def _run(
         for hold in held:
             hold.release()
 
-    return await tools.media.run(job, on_done=done, deadline=deadline)
+    reply = await tools.media.run(job, on_done=done, deadline=deadline)
+    assert not isinstance(reply, UnpackDone), "a media worker answered another kind of job"
+    return reply
 
 
 def _keep_inputs(

@@ -29,9 +29,10 @@ async def admit(job: Job, tools: Tools) -> None:
     job.text_tokens = len(job.token_ids)
     job.ledger.counts.text_tokens = job.text_tokens
     answer_tokens(job, tools, visual_tokens=0)
-    started = job.unpacked.ended_at if job.unpacked is not None else request.received_at
+    # The pictures of an unpacked body were on their way before this step: that time is theirs, not a wait for a place.
+    started = job.unpacked.ended_at if job.unpacked is not None and images else request.received_at
     if images:
-        await tools.multimodal_places.acquire()
+        await tools.multimodal_places.enter()
         job.place = tools.multimodal_places
     job.ledger.span(Span("admission", started, now()))
 

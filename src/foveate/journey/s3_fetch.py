@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from blake3 import blake3
 
-from foveate.core.errors import ErrorRecord, MediaTooLarge
+from foveate.core.errors import (
+    ErrorRecord,
+    FetchRejected,
+    FetchTimeout,
+    FoveateError,
+    MediaTooLarge,
+    UrlInvalid,
+    UrlRefused,
+)
 from foveate.core.media import Blob, DataRef, InlineRef
 from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.holds import SlotHold
 from foveate.journey.job import Item, Job
 from foveate.journey.tools import Tools
 from foveate.media.data_url import decode_data_url
+from foveate.observe.table import FetchOutcome
 
 
 async def fetch(item: Item, job: Job, tools: Tools) -> None:
@@ -21,7 +30,7 @@ async def fetch(item: Item, job: Job, tools: Tools) -> None:
     elif isinstance(reference, DataRef):
         _take_data_url(item, tools, reference)
     else:
-        await _fetch_url(item, tools)
+        await _fetch_url(item, job, tools)
     assert item.blob is not None
     job.ledger.counts.media_bytes += item.blob.size
 
@@ -45,12 +54,33 @@ def _take_data_url(item: Item, tools: Tools, reference: DataRef) -> None:
     item.blob = Blob(item.hold.slot, blake3(data).hexdigest())
 
 
-async def _fetch_url(item: Item, tools: Tools) -> None:
+async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     assert item.url is not None
-    with ArenaSink(tools.arena, tools.limits.item_bytes_max) as sink:
-        fetched = await tools.fetcher.fetch(item.url, sink, deadline=item.deadline)
-        item.hold = sink.take()
-    item.blob = Blob(item.hold.slot, fetched.digest)
+    outcome: FetchOutcome = "cancelled"
+    job.ledger.counts.fetches += 1
+    item.ledger.origin(item.url.host)
+    try:
+        with ArenaSink(tools.arena, tools.limits.item_bytes_max) as sink:
+            fetched = await tools.fetcher.fetch(item.url, sink, deadline=item.deadline)
+            item.hold = sink.take()
+        item.blob = Blob(item.hold.slot, fetched.digest)
+        outcome = "fetched"
+    except FoveateError as error:
+        outcome = _outcome(error)
+        raise
+    finally:
+        tools.metrics.count("foveate_fetches_total", outcome)
+
+
+def _outcome(error: FoveateError) -> FetchOutcome:
+    kinds: tuple[tuple[type[FoveateError], FetchOutcome], ...] = (
+        (UrlInvalid, "refused"),
+        (UrlRefused, "refused"),
+        (FetchRejected, "rejected"),
+        (MediaTooLarge, "too_large"),
+        (FetchTimeout, "timeout"),
+    )
+    return next((outcome for kind, outcome in kinds if isinstance(error, kind)), "failed")
 
 
 def _check_size(size: int, limit: int) -> None:

@@ -32,8 +32,11 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
             key, start=lambda: produce(key, source, tools), lease=lambda made: made.again()
         )
         item.lease = made.lease
-        job.ledger.counts.shared += shared
-        job.ledger.counts.processor_cache_hits += made.processor_hit and not shared
+        if shared:
+            tools.encoder_cache.shared()
+            job.ledger.counts.shared += 1
+        if made.processor_hit and not shared:
+            job.ledger.counts.processor_cache_hits += 1
         item.ledger.spans(made.spans)
     item.release_media()
     item.ledger.ready(now())

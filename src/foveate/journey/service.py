@@ -68,6 +68,8 @@ class JourneyAnswer:
         except FoveateError as error:
             self._error = error
             raise
+        # Prefill is over: the embeddings have been read, and the media path is free for others, however long the answer streams.
+        self._job.release()
         self._note(self._first)
 
     async def events(self) -> AsyncIterator[TokenEvent | FinishEvent]:
@@ -75,16 +77,19 @@ class JourneyAnswer:
         assert self._events is not None
         assert self._first is not None
         event: EngineEvent = self._first
+        while True:
+            assert isinstance(event, TokenEvent | FinishEvent)
+            self._finished = isinstance(event, FinishEvent) and event.last
+            yield event
+            if self._finished:
+                return
+            event = await self._next(self._events)
+            self._note(event)
+
+    async def _next(self, events: AsyncGenerator[EngineEvent, None]) -> EngineEvent:
         try:
             async with asyncio.timeout(max(self._job.deadline - now(), 0)):
-                while True:
-                    assert isinstance(event, TokenEvent | FinishEvent)
-                    self._finished = isinstance(event, FinishEvent) and event.last
-                    yield event
-                    if self._finished:
-                        return
-                    event = await anext(self._events)
-                    self._note(event)
+                return await anext(events)
         except TimeoutError as error:
             self._error = DeadlineExceeded(detail="after the first token")
             raise self._error from error
@@ -193,11 +198,17 @@ class Journey:
         assert isinstance(buffer, ArenaSink)
         self.check_open()
         body = buffer.take()
-        out: SlotHold | None = None
         try:
             out = take(self.tools, body.slot.size)
-            done = await self._run_unpack(body, out)
-            blobs = tuple(entry.error if entry.blob is None else entry.blob for entry in done.blobs)
+        except BaseException:
+            body.release()
+            raise
+        try:
+            try:
+                done = await self._run_unpack(body, out)
+            finally:
+                body.release()
+            blobs = (entry.error if entry.blob is None else entry.blob for entry in done.blobs)
             yield Unpacked(
                 done.skeleton,
                 tuple(blob for blob in blobs if blob is not None),
@@ -206,9 +217,7 @@ class Journey:
                 hold=out,
             )
         finally:
-            body.release()
-            if out is not None:
-                out.release()
+            out.release()
 
     async def _run_unpack(self, body: SlotHold, out: SlotHold) -> UnpackDone:
         started = now()
@@ -230,6 +239,6 @@ class Journey:
         """Open the journey of one request."""
         return JourneyAnswer(self, request, unpacked)
 
-    def metrics(self) -> tuple[bytes, str]:
-        """The Prometheus exposition and its content type."""
-        return self.tools.observer.exposition()
+    async def metrics(self) -> tuple[bytes, str]:
+        """The Prometheus exposition and its content type, rendered off the event loop."""
+        return await asyncio.to_thread(self.tools.metrics.exposition)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from foveate.caches.encoder import EncoderCache
@@ -11,11 +10,13 @@ from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
 from foveate.engines.port import Encoder, Engine
 from foveate.journey.job import Made
+from foveate.journey.places import Places
 from foveate.journey.text import TextWork
 from foveate.media.fetch import Fetcher
 from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool
 from foveate.models.port import PromptSide
+from foveate.observe.metrics import Metrics
 from foveate.observe.observer import Observer
 from foveate.runtime.arena import Arena
 
@@ -57,4 +58,5 @@ class Tools:
     encoder_cache: EncoderCache
     flights: SingleFlight[EncoderKey, Made]
     observer: Observer
-    multimodal_places: asyncio.Semaphore
+    metrics: Metrics
+    multimodal_places: Places

@@ -149,12 +149,20 @@ class LanguageModel(Protocol):
         ...
 
     def prefill(
-        self, token_ids: Sequence[int], pictures: Sequence[Picture], positions: Positions, cache: Any, start: int, end: int
+        self,
+        token_ids: Sequence[int],
+        pictures: Sequence[Picture],
+        positions: Positions,
+        cache: Any,
+        start: int,
+        end: int,
     ) -> torch.Tensor:
         """Run rows ``start``..``end`` of the prompt into ``cache``; return the last row's logits, float32 [vocabulary]."""
         ...
 
-    def decode(self, token_ids: torch.Tensor, positions: torch.Tensor, cache: Any, mask: torch.Tensor | None) -> torch.Tensor:
+    def decode(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, cache: Any, mask: torch.Tensor | None
+    ) -> torch.Tensor:
         """One token decode step of a batch.
 
         ``token_ids`` int64 [B], ``positions`` int64 [B], ``cache`` a batched left-padded cache, ``mask`` int64 [B, L+1] with 0 on padding

@@ -1,0 +1,6 @@
+"""``python -m foveate``."""
+
+from foveate.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,290 @@
+"""The only wiring: settings in, a running server out. No other module constructs a collaborator."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import setproctitle
+import uvloop
+
+from foveate import __version__
+from foveate.api.app import create_app
+from foveate.api.server import HttpServer, bind
+from foveate.caches.encoder import EncoderCache
+from foveate.caches.processor import ProcessorCache
+from foveate.caches.single_flight import SingleFlight
+from foveate.core.errors import StartupError
+from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.journey.job import Made
+from foveate.journey.places import Places
+from foveate.journey.service import Journey
+from foveate.journey.text import TextWork
+from foveate.journey.tools import Limits, Tools
+from foveate.media.fetch import Fetcher, FetchLimits
+from foveate.media.policy import UrlPolicy
+from foveate.media.pool import MediaPool, PoolConfig
+from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
+from foveate.models.port import PromptSide
+from foveate.observe.logging import configure, get_logger
+from foveate.observe.loop_lag import LoopLag
+from foveate.observe.metrics import Metrics
+from foveate.observe.observer import Observer
+from foveate.observe.request_log import RequestLog
+from foveate.runtime.arena import Arena
+from foveate.runtime.local.runtime import LocalRuntime
+from foveate.settings import LogSettings, Settings
+
+PRELOAD = (
+    "torch",
+    "transformers",
+    "foveate.models.loading",
+    "foveate.media.worker",
+    "foveate.engines.embedded.process",
+)
+"""What the forkserver imports once, so that a worker that died is replaced in milliseconds."""
+
+MEDIA_WORKERS_MAX = 8
+SWITCH_SECONDS = 0.001
+"""How long a thread of the gateway may keep the interpreter from the event loop. Python's default of 5 ms is the whole budget for lag."""
+
+Say = Callable[[str], None]
+log = get_logger(__name__)
+
+
+def serve_until_signalled(settings: Settings) -> None:
+    """Run the server until SIGTERM or SIGINT: the first lets open requests finish, the second ends at once. Raises StartupError."""
+    setproctitle.setproctitle("foveate: gateway")
+    sys.setswitchinterval(SWITCH_SECONDS)
+    configure(json=settings.log.format == "json", level=settings.log.level)
+    # Taken before anything is loaded: a port in use should not cost a minute of loading first.
+    listener = bind(settings.server.host, settings.server.port)
+    uvloop.run(_serve(settings, listener))
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    signals = _Signals()
+    start = asyncio.ensure_future(_run(settings, listener, signals))
+    hard = asyncio.ensure_future(signals.second.wait())
+    await asyncio.wait((start, hard), return_when=asyncio.FIRST_COMPLETED)
+    hard.cancel()
+    if not start.done():
+        log.warning("second signal: ending at once")
+        start.cancel()
+    try:
+        await start
+    except asyncio.CancelledError:
+        log.info("ended before open requests were finished")
+
+
+async def _run(settings: Settings, listener: socket.socket, signals: _Signals) -> None:
+    async with journey(settings, say=log.info) as service:
+        app = create_app(service, open_max=settings.limits.requests_max)
+        server = HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds)
+        async with server:
+            host, port = listener.getsockname()[:2]
+            log.info(f"listening on http://{host}:{port}", model=service.models[0], pid=os.getpid())
+            await signals.first.wait()
+            log.info("shutting down", open_requests=service.open_requests, seconds_max=settings.server.drain_seconds)
+            service.drain()
+            await server.stop(settings.server.drain_seconds)
+    log.info("ended")
+
+
+class _Signals:
+    """SIGTERM and SIGINT as events."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._arrived)
+
+    def _arrived(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+@asynccontextmanager
+async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
+    """Build everything behind the API, ready to answer; leaving ends every worker. Raises StartupError."""
+    async with AsyncExitStack() as scope:
+        files = await asyncio.to_thread(resolve_model, settings.model.path)
+        name = settings.model.served_name or files.name
+        say(f"loading {name} ({files.family})")
+        arena = Arena(settings.limits.arena_bytes_max)
+        runtime = LocalRuntime(arena, preload=PRELOAD)
+        scope.push_async_callback(runtime.close)
+        media = MediaPool(runtime, _pool_config(settings, files))
+        engine = _engine(settings, files, name, runtime, say)
+        prompt_side = await _load(files, media, engine, scope)
+        metrics = Metrics()
+        text = TextWork(prompt_side)
+        scope.callback(text.close)
+        policy = _policy(settings)
+        fetcher = Fetcher(policy, user_agent=_user_agent(settings), limits=_fetch_limits(settings))
+        scope.push_async_callback(fetcher.aclose)
+        flights: SingleFlight[object, Made] = SingleFlight(Made.release)
+        scope.push_async_callback(flights.aclose)
+        request_log = _request_log(settings.log)
+        if request_log is not None:
+            scope.push_async_callback(partial(asyncio.to_thread, request_log.close))
+        tools = Tools(
+            limits=_limits(settings),
+            arena=arena,
+            prompt_side=prompt_side,
+            text=text,
+            policy=policy,
+            fetcher=fetcher,
+            media=media,
+            encoder=engine,
+            engine=engine,
+            processor_cache=ProcessorCache(settings.cache.processor_bytes_max, arena.release),
+            encoder_cache=EncoderCache(settings.cache.encoder_bytes_max, arena.release),
+            flights=flights,
+            observer=Observer(metrics, request_log),
+            metrics=metrics,
+            multimodal_places=Places(settings.limits.multimodal_requests_max),
+        )
+        lag = await scope.enter_async_context(
+            LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
+        )
+        _bind(metrics, tools, engine, lag, request_log)
+        yield Journey(tools, models=(name,))
+
+
+async def _load(files: ModelFiles, media: MediaPool, engine: EmbeddedEngine, scope: AsyncExitStack) -> PromptSide:
+    """Start workers and engine while the prompt side loads. The first failure ends the others."""
+    scope.push_async_callback(media.stop, seconds_max=1.0)
+    scope.push_async_callback(engine.stop, seconds_max=2.0)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            prompt_side = tasks.create_task(asyncio.to_thread(load_prompt_side, files))
+            tasks.create_task(media.start())
+            tasks.create_task(engine.start())
+    except* StartupError as group:
+        raise group.exceptions[0] from None
+    return prompt_side.result()
+
+
+def _engine(settings: Settings, files: ModelFiles, name: str, runtime: LocalRuntime, say: Say) -> EmbeddedEngine:
+    chosen = settings.engine
+    config = EmbeddedConfig(
+        model_dir=files.directory,
+        model=name,
+        device=settings.model.device,
+        dtype=settings.model.dtype,
+        queue_depth_max=chosen.queue_depth_max,
+        batch_size_max=chosen.batch_size_max,
+        prefill_chunk_tokens=chosen.prefill_chunk_tokens,
+        kv_tokens_max=chosen.kv_tokens_max,
+        encoder_queue_max=chosen.encoder_queue_max,
+        encoder_batch_max=chosen.encoder_batch_max,
+    )
+    return EmbeddedEngine(
+        runtime,
+        config,
+        threads=chosen.threads or _cores(),
+        start_seconds_max=settings.server.start_seconds_max,
+        on_progress=lambda text: say(f"engine: {text}"),
+        on_restart=lambda: log.warning("the engine is back"),
+    )
+
+
+def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
+    media = settings.media
+    return PoolConfig(
+        workers=media.workers or min(_cores(), MEDIA_WORKERS_MAX),
+        config=files.directory,
+        queue_depth_max=media.queue_depth_max,
+        job_seconds_max=media.job_seconds_max,
+        memory_bytes_max=media.worker_memory_bytes_max,
+        start_seconds_max=settings.server.start_seconds_max,
+    )
+
+
+def _policy(settings: Settings) -> UrlPolicy:
+    fetch = settings.fetch
+    return UrlPolicy.of(
+        http_allowed=fetch.http_allowed,
+        private_networks=fetch.private_networks,
+        hosts=fetch.hosts,
+        ports=fetch.ports,
+    )
+
+
+def _fetch_limits(settings: Settings) -> FetchLimits:
+    fetch = settings.fetch
+    return FetchLimits(
+        total_seconds_max=fetch.total_seconds,
+        connect_seconds_max=fetch.connect_seconds,
+        read_seconds_max=fetch.read_seconds,
+        redirects_max=fetch.redirects_max,
+        transfers_max=fetch.concurrency_max,
+        transfers_per_host_max=fetch.per_host_max,
+    )
+
+
+def _user_agent(settings: Settings) -> str:
+    return settings.fetch.user_agent.replace("{version}", __version__)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        images_max=settings.media.images_max,
+        item_bytes_max=settings.media.item_bytes_max,
+        pixels_max=settings.media.pixels_max,
+        side_max=settings.media.side_max,
+        body_bytes_max=settings.server.body_bytes_max,
+        inline_bytes_min=settings.server.inline_bytes_min,
+        requests_max=settings.limits.requests_max,
+        request_seconds_max=settings.server.request_seconds_max,
+        fetch_seconds_max=settings.fetch.total_seconds,
+        item_seconds_max=settings.server.request_seconds_max,
+    )
+
+
+def _request_log(settings: LogSettings) -> RequestLog | None:
+    if settings.requests == "off":
+        return None
+    request_log = RequestLog(None if settings.requests == "stdout" else Path(settings.requests))
+    try:
+        request_log.start()
+    except OSError as error:
+        raise StartupError(
+            f"The request log {settings.requests!r} cannot be opened: {error.strerror}. Set log.requests to a writable file."
+        ) from error
+    return request_log
+
+
+def _bind(
+    metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, request_log: RequestLog | None
+) -> None:
+    """Tie the metrics that are read at scrape time to their owners."""
+    media, arena = tools.media, tools.arena
+    metrics.bind_cache("processor", tools.processor_cache.stats)
+    metrics.bind_cache("encoder", tools.encoder_cache.stats)
+    metrics.bind("foveate_media_workers", lambda: media.alive)
+    metrics.bind("foveate_media_workers_busy", lambda: media.busy)
+    metrics.bind("foveate_media_queue_length", lambda: media.waiting)
+    metrics.bind("foveate_media_worker_restarts_total", lambda: media.restarts)
+    metrics.bind("foveate_engine_ready", lambda: engine.ready)
+    metrics.bind("foveate_engine_restarts_total", lambda: engine.restarts)
+    metrics.bind("foveate_arena_used_bytes", lambda: arena.used_bytes)
+    metrics.bind("foveate_arena_capacity_bytes", lambda: arena.capacity_bytes)
+    metrics.bind("foveate_admission_waiting", lambda: tools.multimodal_places.waiting)
+    metrics.bind("foveate_event_loop_lag_p99_seconds", lag.p99)
+    metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
+    assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,43 @@
+"""How long the gateway's event loop is held up while 20 MB bodies of inline pictures arrive."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from foveate.bench.client import Connection, chat_body
+from foveate.bench.figures import Figure
+from foveate.bench.pictures import data_url, encoded, photograph
+from foveate.bench.server import HOST, Running, running
+
+BODY_BYTES = 20 * 10**6
+BODIES_AT_ONCE = 4
+
+
+def run(rounds: int) -> list[Figure]:
+    """Send bursts of large bodies and read the probe's 99th percentile from ``/metrics`` after each."""
+    lags: list[float] = []
+    with running("--media-images-max", "64") as server:
+        body = _large_body(server)
+        for _ in range(rounds):
+            with ThreadPoolExecutor(BODIES_AT_ONCE) as clients:
+                for status in clients.map(lambda _: _ask(server, body), range(BODIES_AT_ONCE * 2)):
+                    if status != 200:
+                        raise AssertionError(f"a large body was answered with status {status}")
+            lags.append(server.metric("foveate_event_loop_lag_p99_seconds") * 1e3)
+    what = f"{BODIES_AT_ONCE} clients at once, 8 bodies of {len(body) / 1e6:.0f} MB in each of {rounds} rounds; the product's own probe"
+    return [Figure("Event-loop lag p99 under 20 MB bodies", what, tuple(lags), "ms", 5.0)]
+
+
+def _ask(server: Running, body: bytes) -> int:
+    with Connection(HOST, server.port) as connection:
+        return connection.ask(body).status
+
+
+def _large_body(server: Running) -> bytes:
+    parts = []
+    size = 0
+    while size < BODY_BYTES:
+        url = data_url(encoded(photograph(1920, 1080, 500 + len(parts)), quality=97))
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+        size += len(url)
+    return chat_body([*parts, {"type": "text", "text": "Describe the images."}], model=server.model, tokens=4)

@@ -1,0 +1,63 @@
+"""Start a server for the length of a benchmark, as an operator would."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import msgspec
+
+START_SECONDS_MAX = 180.0
+HOST = "127.0.0.1"
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A server that answers."""
+
+    port: int
+    model: str
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's series now."""
+        with urllib.request.urlopen(f"http://{HOST}:{self.port}/metrics", timeout=30) as reply:
+            text = reply.read().decode()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+
+
+@contextlib.contextmanager
+def running(*flags: str) -> Iterator[Running]:
+    """Run ``foveate serve`` with the shipped model on a free port; SIGTERM it at the end."""
+    with socket.create_server((HOST, 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "foveate", "serve", "--host", HOST, "--port", str(port)]
+    command += ["--log-requests", "off", "--log-level", "warning", *flags]
+    process = subprocess.Popen(command)
+    try:
+        _wait_ready(process, port)
+        with urllib.request.urlopen(f"http://{HOST}:{port}/v1/models", timeout=30) as reply:
+            model = msgspec.json.decode(reply.read())["data"][0]["id"]
+        yield Running(port, model)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    give_up = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with status {process.returncode} before it was ready")
+        with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(
+            f"http://{HOST}:{port}/ready", timeout=5
+        ) as reply:
+            if reply.status == 200:
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"the server was not ready after {START_SECONDS_MAX:.0f} s")

@@ -1,0 +1,22 @@
+"""``foveate settings``: the settings in force, or their reference page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+import yaml
+
+from foveate import settings
+
+
+def show_settings(
+    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="YAML file of settings.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md instead.")] = False,
+) -> None:
+    """Print the settings in force (file and environment) as YAML, ready to be a settings file."""
+    if markdown:
+        typer.echo(settings.reference(), nl=False)
+        return
+    values = settings.load(config=config).model_dump(mode="json")
+    typer.echo(yaml.safe_dump(values, sort_keys=False), nl=False)

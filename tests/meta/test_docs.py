@@ -1,0 +1,46 @@
+"""Generated pages are up to date, and what the README promises exists."""
+
+import re
+from pathlib import Path
+
+from foveate.core.stages import STAGES
+from foveate.observe import table
+from foveate.settings import declared, reference
+
+ROOT = Path(__file__).parents[2]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_settings_page_is_generated_from_the_declarations() -> None:
+    assert read("docs/settings.md") == reference()
+
+
+def test_metrics_page_is_generated_from_the_table() -> None:
+    assert read("docs/metrics.md") == table.page()
+
+
+def test_flags_are_unique_and_every_setting_says_what_it_is() -> None:
+    entries = list(declared())
+    assert len({entry.flag for entry in entries}) == len(entries)
+    assert all(entry.info.description for entry in entries)
+
+
+def test_the_two_commands_come_early_in_the_readme() -> None:
+    head = "\n".join(read("README.md").splitlines()[:25])
+    assert "make serve" in head
+    assert "make test" in head
+
+
+def test_paths_named_in_the_documents_exist() -> None:
+    for document in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
+        for path in re.findall(r"`((?:src|docs|tests|tools|benchmarks)/[A-Za-z0-9_./-]+)`", read(document)):
+            assert (ROOT / path).exists(), f"{document} names {path}"
+
+
+def test_every_stage_is_explained() -> None:
+    page = read("docs/stages.md")
+    for stage in (*STAGES, "tpot", "ttft", "unattributed"):
+        assert f"`{stage}`" in page
