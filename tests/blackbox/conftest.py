@@ -1,0 +1,69 @@
+"""The servers and clients that the black-box tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.blackbox.origins import Origin, origin
+from tests.blackbox.server import Server
+
+SMALL = ("--media-workers", "2", "--engine-threads", "1")
+"""Two cores are enough for the tests, and often all there is."""
+
+
+@pytest.fixture(scope="session")
+def web() -> Iterator[Origin]:
+    """A web server with pictures, which the shared server may fetch from."""
+    with origin() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
+    """The server that most tests share; it may fetch from ``web``, from no other port, and from no other private network."""
+    shared = Server(
+        tmp_path_factory.mktemp("server"), *SMALL, "--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32",
+        "--fetch-ports", f"80,443,{web.port}", "--fetch-read-seconds", "2",
+    )  # fmt: skip
+    try:
+        yield shared
+        shared.stop()
+    finally:
+        shared.kill_all()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Start servers of the test's own; whatever is left of them afterwards is ended."""
+    started: list[Server] = []
+
+    def begin(*flags: str, **options: bool | str) -> Server:
+        started.append(Server(tmp_path / f"server{len(started)}", *SMALL, *flags, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.kill_all()
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ai(server: Server) -> Iterator[openai.OpenAI]:
+    """The official client, as its users make it."""
+    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def model(server: Server) -> str:
+    return str(httpx.get(f"{server.base_url}/v1/models").json()["data"][0]["id"])
