@@ -1,1 +1,1 @@
-"""The only code that touches untrusted bytes or opens outbound sockets. Media is never decoded in the gateway's process."""
+"""The only code that touches untrusted bytes or opens outbound sockets. The gateway reads headers, never pixels."""

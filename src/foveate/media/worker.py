@@ -11,8 +11,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-import msgspec
-
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError, MediaCostly, MediaUndecodable
 from foveate.core.media import Blob, PreparedImage
@@ -41,18 +39,11 @@ RECEIVES: Final = MediaJob
 SENDS: Final = MediaReply
 
 
-class MediaWorkerConfig(msgspec.Struct, frozen=True):
-    """What a media worker must know: the directory whose processor configuration it loads."""
-
-    model_dir: str
-
-
 def main(context: WorkerContext) -> None:
-    """Entry point of a media worker; ``context.spec.config`` is a :class:`MediaWorkerConfig` or its fields."""
+    """Entry point of a media worker; ``context.spec.config`` is the directory of the model whose processor it loads."""
     from foveate.models import load_picture_processor  # loads transformers: only a worker may
 
-    config = msgspec.convert(context.spec.config, MediaWorkerConfig, from_attributes=True)
-    worker = MediaWorker(context, load_picture_processor(config.model_dir))
+    worker = MediaWorker(context, load_picture_processor(context.spec.config))
     context.send(Ready({}))
     while (job := context.receive()) is not None:
         context.send(worker.reply(job))

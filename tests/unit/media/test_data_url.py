@@ -1,0 +1,88 @@
+"""Nothing is silently corrupted: what is accepted decodes to the very bytes that were encoded. Field cases 36 to 45."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.core.errors import DataUrlInvalid
+from foveate.media.data_url import decode_data_url, decode_data_url_into, is_data_url
+
+CASES = [json.loads(line) for line in Path("tests/data/cases/case036_data_urls.jsonl").read_text("utf-8").splitlines()]
+PNG = decode_data_url(CASES[0]["url"])
+REFUSED = {
+    "length 1 mod 4", "empty payload", "no comma", "no marker", "double prefix", "raw base64", "garbage char",
+    "extra padding", "svg utf8",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_field_cases(case: dict[str, str]) -> None:
+    if case["name"] in REFUSED:
+        with pytest.raises(DataUrlInvalid):
+            decode_data_url(case["url"])
+    else:
+        assert decode_data_url(case["url"]) == PNG
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_every_accepted_spelling_gives_the_same_bytes(data: bytes) -> None:
+    plain = base64.b64encode(data).decode()
+    folded = "\r\n ".join(plain[at : at + 76] for at in range(0, len(plain), 76))
+    safe = base64.urlsafe_b64encode(data).decode()
+    for payload in (plain, plain.rstrip("="), folded, safe, safe.rstrip("="), quote(plain, safe=""), f" {plain}\n"):
+        assert decode_data_url(f"data:image/png;base64,{payload}") == data
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_a_plus_that_became_a_space_is_refused(data: bytes, draw: st.DataObject) -> None:
+    plain = base64.b64encode(data).decode().rstrip("=")
+    at = draw.draw(st.integers(min_value=1, max_value=max(len(plain) - 1, 1)))
+    if at < len(plain):
+        with pytest.raises(DataUrlInvalid):
+            decode_data_url("data:;base64," + plain[:at] + " " + plain[at + 1 :] + "AAAA")
+
+
+@given(st.text(max_size=80))
+def test_any_text_decodes_or_is_refused(text: str) -> None:
+    for candidate in (text, f"data:{text}", f"data:image/png;base64,{text}"):
+        try:
+            assert decode_data_url(candidate)
+        except DataUrlInvalid as error:
+            assert len(error.public) < 100
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAPUlE", "bare base64"),
+        ("data:image/png;base64,DATA:image/png;base64,AAAA", "twice"),
+        ("data:image/svg+xml,%3Csvg", "Only base64"),
+        ("data:image/png;base64,", "empty"),
+        ("data:,", "Only base64"),
+        ("https://x/", "not a data URL"),
+    ],
+)
+def test_says_what_is_wrong(url: str, hint: str) -> None:
+    with pytest.raises(DataUrlInvalid, match=hint):
+        decode_data_url(url)
+
+
+def test_decodes_into_given_memory() -> None:
+    out = memoryview(bytearray(8))
+    assert decode_data_url_into("data:;base64,QUJD", out) == 3
+    assert bytes(out) == b"ABC\0\0\0\0\0"
+    with pytest.raises(ValueError, match="fit"):
+        decode_data_url_into("data:;base64,QUJD", out[:2])
+
+
+def test_knows_a_data_url() -> None:
+    assert is_data_url(" DaTa:x")
+    assert not is_data_url("database:x")
+    assert not is_data_url("https://data:80/")

@@ -1,0 +1,216 @@
+"""One strict parse, and every opening as narrow as it was written. Field cases 3 to 15 and 20."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.core.errors import StartupError, UrlInvalid, UrlRefused
+from foveate.media.policy import UrlPolicy
+
+CASES = [json.loads(line) for line in Path("tests/data/cases/case003_url_policy.jsonl").read_text("utf-8").splitlines()]
+OPEN = UrlPolicy.of(http_allowed=True)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case["expected"].startswith("reject")], ids=lambda c: repr(c["url"])
+)
+def test_refuses_the_hostile_spellings(case: dict[str, str]) -> None:
+    with pytest.raises((UrlInvalid, UrlRefused)):
+        OPEN.parse(case["url"])
+
+
+def test_keeps_path_and_query_byte_for_byte() -> None:
+    url = OPEN.parse("https://allowed.example/a%27b.jpg?X-Sig=a%2Fb%2Bc%3D&e=%e4%7E#part")
+    assert url.target == "/a%27b.jpg?X-Sig=a%2Fb%2Bc%3D&e=%e4%7E"
+    assert (url.scheme, url.host, url.port, url.authority) == ("https", "allowed.example", 443, "allowed.example")
+
+
+def test_encodes_only_what_is_not_ascii() -> None:
+    assert OPEN.parse("https://h.example/\u56fe%7E.png?q=\u00e4'").target == "/%E5%9B%BE%7E.png?q=%C3%A4'"
+
+
+def test_a_value_in_a_log_shows_no_query() -> None:
+    url = OPEN.parse("https://h.example/x.jpg?X-Amz-Signature=SECRET")
+    assert "SECRET" not in str(url)
+    assert "SECRET" not in repr(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "target"), [("https://h.example", "/"), ("https://h.example?x=1", "/?x=1"), ("https://h.example/?", "/?")]
+)
+def test_an_empty_path_is_the_root(text: str, target: str) -> None:
+    assert OPEN.parse(text).target == target
+
+
+def test_http_needs_the_setting() -> None:
+    with pytest.raises(UrlRefused, match="scheme"):
+        UrlPolicy.of().parse("http://h.example/")
+    assert OPEN.parse("http://h.example/").port == 80
+
+
+@pytest.mark.parametrize("scheme", ["file", "ftp", "gopher", "data", "inline", "javascript"])
+def test_other_schemes_are_refused_by_name(scheme: str) -> None:
+    with pytest.raises(UrlRefused, match=r"rule: scheme"):
+        OPEN.parse(f"{scheme}://h.example/")
+
+
+@pytest.mark.parametrize("port", ["", "0", "65536", "99999", "8o", "+80", "-1", "080000"])
+def test_bad_ports_are_invalid(port: str) -> None:
+    with pytest.raises(UrlInvalid, match="port"):
+        OPEN.parse(f"http://h.example:{port}/")
+
+
+def test_other_ports_need_to_be_listed() -> None:
+    with pytest.raises(UrlRefused, match="rule: port"):
+        OPEN.parse("http://h.example:6379/")
+    assert UrlPolicy.of(ports=[6379]).parse("https://h.example:6379/").authority == "h.example:6379"
+
+
+def test_hints_at_a_forgotten_data_prefix() -> None:
+    with pytest.raises(UrlInvalid, match="bare base64"):
+        OPEN.parse("iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAPUlEQVR4nGOw5OmpLXI30bkhwK")
+
+
+def test_names_are_compared_in_one_form() -> None:
+    policy = UrlPolicy.of(hosts=["faß.de", "CDN.Example.com.", "xn--bcher-kva.example"])
+    for host in ("xn--fa-hia.de", "cdn.example.com", "CDN.example.COM.", "xn--bcher-kva.example"):
+        url = policy.parse(f"https://{host}/x.png")
+        policy.check_address(url, ip_address("10.0.0.1"))
+    with pytest.raises(UrlInvalid, match="xn--"):
+        policy.parse("https://faß.de/")
+    url = policy.parse("https://fass.de/")
+    with pytest.raises(UrlRefused):
+        policy.check_address(url, ip_address("10.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("host", "opened"),
+    [
+        ("img.example.com", True),
+        ("a.b.example.com", True),
+        ("example.com", False),
+        ("evil-example.com", False),
+        ("img.example.com.evil.test", False),
+    ],
+)
+def test_a_wildcard_ends_at_a_label(host: str, opened: bool) -> None:
+    policy = UrlPolicy.of(hosts=["*.example.com"])
+    url = policy.parse(f"https://{host}/a.png")
+    if opened:
+        policy.check_address(url, ip_address("192.168.0.9"))
+    else:
+        with pytest.raises(UrlRefused) as caught:
+            policy.check_address(url, ip_address("192.168.0.9"))
+        assert "rule: private" in caught.value.public
+
+
+def test_a_network_is_opened_for_its_addresses_only() -> None:
+    policy = UrlPolicy.of(private_networks=["10.1.0.0/16", "fd00::/8"])
+    url = policy.parse("https://h.example/")
+    for inside in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "fd12::1"):
+        policy.check_address(url, ip_address(inside))
+    for outside in ("10.2.0.1", "127.0.0.1", "::ffff:10.2.0.1", "fe80::1"):
+        with pytest.raises(UrlRefused):
+            policy.check_address(url, ip_address(outside))
+
+
+def test_metadata_is_opened_by_its_own_address_only() -> None:
+    for policy in (
+        UrlPolicy.of(private_networks=["169.254.0.0/16", "fd00::/8", "0.0.0.0/0"]),
+        UrlPolicy.of(hosts=["meta.example"]),
+    ):
+        url = policy.parse("https://meta.example/")
+        for address in ("169.254.169.254", "fd00:ec2::254", "::ffff:169.254.169.254", "168.63.129.16"):
+            with pytest.raises(UrlRefused, match="metadata"):
+                policy.check_address(url, ip_address(address))
+    UrlPolicy.of(private_networks=["169.254.169.254/32"]).check_address(url, ip_address("169.254.169.254"))
+
+
+def test_localhost_is_loopback_whatever_a_resolver_says() -> None:
+    with pytest.raises(UrlRefused, match="loopback"):
+        OPEN.parse("https://db.localhost/")
+    assert UrlPolicy.of(private_networks=["127.0.0.0/8"]).parse("https://localhost/").host == "localhost"
+
+
+def test_a_refusal_names_the_rule_and_never_the_address() -> None:
+    url = OPEN.parse("https://h.example/?secret")
+    with pytest.raises(UrlRefused) as caught:
+        OPEN.check_address(url, ip_address("10.9.8.7"))
+    assert "private" in caught.value.public
+    assert "10.9.8.7" not in caught.value.public
+    assert "10.9.8.7" in caught.value.detail
+    assert "secret" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("location", "arrives"),
+    [
+        ("/img/a.png", "https://h.example/img/a.png"),
+        ("b.png", "https://h.example/dir/b.png"),
+        ("../b.png", "https://h.example/b.png"),
+        ("?v=2", "https://h.example/dir/page?v=2"),
+        ("//other.example/x#y", "https://other.example/x"),
+        ("https://other.example/a%27b?s=%2F", "https://other.example/a%27b?s=%2F"),
+        ("/a%27b?s=a%2Fb", "https://h.example/a%27b?s=a%2Fb"),
+        ("", "https://h.example/dir/page?v=1"),
+    ],
+)
+def test_follows_redirects_as_written(location: str, arrives: str) -> None:
+    url = OPEN.follow(OPEN.parse("https://h.example/dir/page?v=1"), location)
+    assert f"{url.scheme}://{url.authority}{url.target}" == arrives
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://127.0.0.1:9/x",
+        "http://[::ffff:127.0.0.1]/",
+        "//127.0.0.1/x",
+        "file:///etc/passwd",
+        "https://h.example:22/",
+        "http://h.example/",
+        "/a b",
+        "/\\127.0.0.1",
+        "\\\\127.0.0.1\\x",
+        "https://user@h.example/",
+        "///",
+    ],
+)
+def test_a_redirect_passes_the_whole_policy(location: str) -> None:
+    with pytest.raises((UrlInvalid, UrlRefused)):
+        OPEN.follow(OPEN.parse("https://h.example/dir/page"), location)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"private_networks": ["10.0.0.1/8"]},
+        {"private_networks": ["all"]},
+        {"hosts": ["*"]},
+        {"hosts": ["a.*.example"]},
+        {"hosts": ["https://x.example"]},
+        {"hosts": ["10.0.0.1"]},
+        {"ports": [0]},
+    ],
+    ids=str,
+)
+def test_a_setting_that_can_never_match_stops_the_start(settings: dict[str, list[str]]) -> None:
+    with pytest.raises(StartupError):
+        UrlPolicy.of(**settings)  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_url_or_a_client_error(text: str) -> None:
+    for candidate in (text, f"https://{text}", f"https://h.example/{text}", f"https://h.example:{text}/"):
+        try:
+            url = OPEN.parse(candidate)
+        except (UrlInvalid, UrlRefused):
+            continue
+        assert url.target.isascii()
+        assert OPEN.parse(f"{url.scheme}://{url.authority}{url.target}") == url
