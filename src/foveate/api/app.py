@@ -1,0 +1,171 @@
+"""The HTTP surface: its routes as one table, and what they answer when something is wrong before a handler runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+import foveate
+from foveate.api import convert, documentation, errors, replies
+from foveate.api.exchange import Exchange, Parse
+from foveate.api.gate import Gate
+from foveate.api.invalid import refusal
+from foveate.api.schema import ChatRequest, CompletionRequest
+from foveate.core.clock import wall
+from foveate.core.errors import FoveateError, ModelNotFound, RouteNotFound
+from foveate.core.request import Request as Asked
+from foveate.journey.port import Service
+
+OPEN_MAX: Final = 4096
+BODY_SECONDS_MAX: Final = 120.0
+
+_SHOWN_CHARACTERS_MAX: Final = 100
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class Routes:
+    """The handlers. Each takes the raw request and returns a response; errors are raised."""
+
+    def __init__(self, service: Service, gate: Gate, *, body_seconds_max: float) -> None:
+        self._service = service
+        self._gate = gate
+        self._body_seconds_max = body_seconds_max
+        self._started = int(wall())
+
+    async def chat_completions(self, request: Request) -> Response:
+        """Answer a conversation that may hold pictures, at once or as a stream."""
+        return self._exchange(parser(ChatRequest, convert.chat), "chatcmpl")
+
+    async def completions(self, request: Request) -> Response:
+        """Continue a text. For pictures use chat completions."""
+        return self._exchange(parser(CompletionRequest, convert.completion), "cmpl")
+
+    async def models(self, request: Request) -> Response:
+        """List the models that are served."""
+        return _json(replies.ModelList([self._model(name) for name in self._service.models]))
+
+    async def model(self, request: Request) -> Response:
+        """Tell about one model."""
+        name = request.path_params["model"]
+        if name not in self._service.models:
+            raise ModelNotFound(f"The model {name[:_SHOWN_CHARACTERS_MAX]!r} does not exist here.", param="model")
+        return _json(self._model(name))
+
+    async def health(self, request: Request) -> Response:
+        """Tell that the process is up."""
+        return _json(replies.Health())
+
+    async def ready(self, request: Request) -> Response:
+        """Tell whether a request can be answered now: 200, or 503 with the reason."""
+        readiness = self._service.readiness()
+        reply = _json(replies.Ready(readiness.ready, readiness.reason), status=200 if readiness.ready else 503)
+        if not readiness.ready:
+            reply.headers["retry-after"] = "1"
+        return reply
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the Prometheus exposition."""
+        body, content_type = await self._service.metrics()
+        return Response(body, headers={"content-type": content_type})
+
+    async def version(self, request: Request) -> Response:
+        """Tell the server's version."""
+        return _json(replies.Version(foveate.__version__))
+
+    def _exchange(self, parse: Parse, prefix: str) -> Exchange:
+        return Exchange(self._service, self._gate, parse, prefix=prefix, body_seconds_max=self._body_seconds_max)
+
+    def _model(self, name: str) -> replies.Model:
+        return replies.Model(name, self._started, self._service.context_tokens_max)
+
+
+def create_app(service: Service, *, open_max: int = OPEN_MAX, body_seconds_max: float = BODY_SECONDS_MAX) -> FastAPI:
+    """Return the application. ``app.state.gate`` is the :class:`Gate` that knows the open exchanges.
+
+    ``open_max`` bounds the generating requests open at a time, ``body_seconds_max`` how long a body may take to arrive.
+    """
+    app = FastAPI(title="Foveate", version=foveate.__version__, description=documentation.description())
+    gate = Gate(open_max=open_max)
+    app.state.gate = gate
+    routes = Routes(service, gate, body_seconds_max=body_seconds_max)
+    for method, path, handler, options in _table(routes):
+        app.add_api_route(path, handler, methods=[method], response_class=Response, **options)
+    documentation.install(app)
+    app.add_exception_handler(FoveateError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
+    return app
+
+
+def _table(routes: Routes) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]], dict[str, Any]]]:
+    def get(reply: type) -> dict[str, Any]:
+        return {"responses": documentation.responses(reply)}
+
+    def post(body: type[BaseModel], reply: type, chunk: type) -> dict[str, Any]:
+        return {
+            "responses": documentation.responses(reply, chunk=chunk),
+            "openapi_extra": documentation.request_body(body),
+        }
+
+    chat = post(ChatRequest, replies.ChatCompletion, replies.ChatChunk)
+    completion = post(CompletionRequest, replies.Completion, replies.Completion)
+    exposition = {"responses": {200: {"description": "Prometheus text.", "content": {"text/plain": {}}}}}
+    return [
+        ("POST", "/v1/chat/completions", routes.chat_completions, chat),
+        ("POST", "/v1/completions", routes.completions, completion),
+        ("GET", "/v1/models", routes.models, get(replies.ModelList)),
+        ("GET", "/v1/models/{model:path}", routes.model, get(replies.Model)),
+        ("GET", "/health", routes.health, get(replies.Health)),
+        ("GET", "/ready", routes.ready, get(replies.Ready)),
+        ("GET", "/metrics", routes.metrics, exposition),
+        ("GET", "/version", routes.version, get(replies.Version)),
+    ]
+
+
+def parser(model: type[Body], convert_: Callable[[Body, convert.Arrival], Asked]) -> Parse:
+    """Return what validates a body's bytes as ``model`` and converts it."""
+
+    def parse(body: bytes, arrival: convert.Arrival) -> Asked:
+        try:
+            validated = model.model_validate_json(body)
+        except ValidationError as error:
+            raise refusal(error) from None
+        return convert_(validated, arrival)
+
+    return parse
+
+
+def _json(reply: Any, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(reply), status, {"cache-control": "no-store"}, "application/json")
+
+
+def _error_reply(error: FoveateError, status: int, headers: list[tuple[bytes, bytes]]) -> Response:
+    reply = Response(errors.body(error), status, media_type="application/json")
+    reply.raw_headers.extend(headers)
+    return reply
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FoveateError)
+    return _error_reply(error, errors.status(error), errors.headers(error))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """The router's own refusals: no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    sentence = None if error.status_code == 404 else f"The method {request.method} is not allowed at this address."
+    allow = (error.headers or {}).get("Allow")
+    return _error_reply(RouteNotFound(sentence), error.status_code, [(b"allow", allow.encode())] if allow else [])
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    """Answer for an exception that no one expected; the server logs its traceback."""
+    unexpected = FoveateError()
+    return _error_reply(unexpected, errors.status(unexpected), errors.headers(unexpected))

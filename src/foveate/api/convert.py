@@ -1,0 +1,209 @@
+"""From a validated body to :class:`foveate.core.request.Request`: the rules between fields, and what each content part
+refers to.
+
+A URL is only sorted here by its scheme; whether it may be fetched, and whether a ``data:`` URL is well formed, is the
+journey's to decide.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from foveate.api import parameters
+from foveate.api.invalid import refused_at
+from foveate.api.schema import (
+    ChatRequest,
+    CompletionRequest,
+    Generation,
+    ImageContent,
+    ImageUrl,
+    Message,
+    StreamOptions,
+    TextContent,
+)
+from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, UrlInvalid, UrlRefused
+from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, UrlRef
+from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn
+
+_COMPLETION_TOKENS_DEFAULT: Final = 16
+_SCHEME: Final = re.compile(r"^\s*([A-Za-z][A-Za-z0-9+.-]*):")
+_BASE64_START: Final = re.compile(r"^[A-Za-z0-9+/_-]{32}")
+_SHOWN_CHARACTERS_MAX: Final = 100
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """What is known of a request apart from its body. ``inline`` is the number of pictures that a media worker took out
+    of the body.
+    """
+
+    id: str
+    received_at: float
+    models: tuple[str, ...]
+    inline: int = 0
+
+
+def chat(body: ChatRequest, arrival: Arrival) -> Request:
+    """Return the request that a chat body asks for. Raises Refused."""
+    parameters.check_extras(body.model_extra, parameters.BODY, own=ChatRequest.model_fields)
+    _check_stream_options(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidParameter("top_logprobs needs logprobs to be true.", param="top_logprobs")
+    limits = {limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None}
+    if len(limits) > 1:
+        raise InvalidParameter("max_tokens and max_completion_tokens differ; give one of them.", param="max_tokens")
+    turns = _Turns(arrival.inline)
+    return Request(
+        id=arrival.id,
+        model=_model(body, arrival),
+        kind="chat",
+        sampling=_sampling(
+            body, tokens_max=limits.pop() if limits else 0, logprobs=(body.top_logprobs or 0) if body.logprobs else None
+        ),
+        received_at=arrival.received_at,
+        turns=tuple(turns.turn(message, f"messages[{at}]") for at, message in enumerate(body.messages)),
+        stream=bool(body.stream),
+        include_usage=_include_usage(body),
+    )
+
+
+def completion(body: CompletionRequest, arrival: Arrival) -> Request:
+    """Return the request that a completion body asks for. Raises Refused."""
+    parameters.check_extras(body.model_extra, parameters.BODY, own=CompletionRequest.model_fields)
+    _check_stream_options(body)
+    return Request(
+        id=arrival.id,
+        model=_model(body, arrival),
+        kind="completion",
+        sampling=_sampling(body, tokens_max=body.max_tokens or _COMPLETION_TOKENS_DEFAULT, logprobs=body.logprobs),
+        received_at=arrival.received_at,
+        prompt=body.prompt if isinstance(body.prompt, str) else body.prompt[0],
+        stream=bool(body.stream),
+        include_usage=_include_usage(body),
+    )
+
+
+def _model(body: Generation, arrival: Arrival) -> str:
+    if body.model is None:
+        return arrival.models[0]
+    if body.model not in arrival.models:
+        served = ", ".join(arrival.models)
+        raise ModelNotFound(
+            f"The model {body.model[:_SHOWN_CHARACTERS_MAX]!r} does not exist here. Served: {served}.", param="model"
+        )
+    return body.model
+
+
+def _check_stream_options(body: Generation) -> None:
+    if body.stream_options is None:
+        return
+    if not body.stream:
+        raise InvalidParameter("stream_options needs stream to be true.", param="stream_options")
+    parameters.check_extras(
+        body.stream_options.model_extra, parameters.STREAM_OPTIONS, own=StreamOptions.model_fields, at="stream_options."
+    )
+
+
+def _include_usage(body: Generation) -> bool:
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+def _sampling(body: Generation, *, tokens_max: int, logprobs: int | None) -> Sampling:
+    tokens_min = body.min_tokens or 0
+    if tokens_max and tokens_min > tokens_max:
+        raise InvalidParameter(
+            f"min_tokens is greater than the {tokens_max} tokens allowed.", param="min_tokens", limit=tokens_max
+        )
+    stop = body.stop if isinstance(body.stop, list) else [] if body.stop is None else [body.stop]
+    return Sampling(
+        tokens_max=tokens_max,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=max(0, body.top_k or 0),
+        min_p=body.min_p or 0.0,
+        seed=body.seed,
+        stop=tuple(stop),
+        n=body.n or 1,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logprobs=logprobs,
+        tokens_min=tokens_min,
+        ignore_eos=bool(body.ignore_eos),
+    )
+
+
+class _Turns:
+    """Converts messages in order, counting the pictures of the request."""
+
+    def __init__(self, inline: int) -> None:
+        self._inline = inline
+        self._inline_seen: set[int] = set()
+        self._images = 0
+
+    def turn(self, message: Message, at: str) -> Turn:
+        if message.model_extra:
+            parameters.check_extras(message.model_extra, parameters.MESSAGE, own=Message.model_fields, at=f"{at}.")
+        role = "system" if message.role == "developer" else message.role
+        if message.content is None:
+            if message.role != "assistant":
+                raise refused_at(f"{at}.content", f"{at}.content is required for the role {message.role}.")
+            return Turn(role, ())
+        if isinstance(message.content, str):
+            return Turn(role, (TextPart(message.content),))
+        parts: list[Part] = []
+        for index, part in enumerate(message.content):
+            where = f"{at}.content[{index}]"
+            if part.model_extra:
+                parameters.check_extras(part.model_extra, parameters.PART, own=type(part).model_fields, at=f"{where}.")
+            parts.append(TextPart(part.text) if isinstance(part, TextContent) else self._image(part, where, index))
+        return Turn(role, tuple(parts))
+
+    def _image(self, part: ImageContent, where: str, index: int) -> ImagePart:
+        detail: Detail = "auto"
+        param = f"{where}.image_url"
+        if isinstance(part.image_url, ImageUrl):
+            parameters.check_extras(
+                part.image_url.model_extra, parameters.IMAGE_URL, own=ImageUrl.model_fields, at=f"{param}."
+            )
+            param += ".url"
+            detail = part.image_url.detail or "auto"
+            url = part.image_url.url
+        else:
+            url = part.image_url
+        image = ImagePart(self._images, param, self._reference(url, param, index), detail, part.uuid)
+        self._images += 1
+        return image
+
+    def _reference(self, url: str, param: str, index: int) -> MediaRef:
+        match = _SCHEME.match(url)
+        scheme = match.group(1).lower() if match else ""
+        if scheme in ("http", "https"):
+            return UrlRef(url)
+        if scheme == "data":
+            return DataRef(url)
+        if scheme == "inline" and self._inline:
+            return self._inline_reference(url, param, index)
+        if _BASE64_START.match(url):
+            raise DataUrlInvalid(
+                f"{param} looks like bare base64; write data:image/jpeg;base64, before it.", param=param, part=index
+            )
+        if not scheme:
+            raise UrlInvalid(f"{param} is not a URL: it has no scheme.", param=param, part=index)
+        raise UrlRefused(f"{param} should be an https:, http: or data: URL.", param=param, part=index)
+
+    def _inline_reference(self, url: str, param: str, index: int) -> InlineRef:
+        """Each picture that was taken out of the body stands for itself once; any other ``inline:`` was written by the
+        client.
+        """
+        number = url.removeprefix("inline:")
+        if (
+            number.isdecimal()
+            and len(number) < 9
+            and int(number) < self._inline
+            and int(number) not in self._inline_seen
+        ):
+            self._inline_seen.add(int(number))
+            return InlineRef(int(number))
+        raise UrlRefused(f"{param} should be an https:, http: or data: URL.", param=param, part=index)

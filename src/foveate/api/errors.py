@@ -1,0 +1,96 @@
+"""The only place that knows HTTP statuses: what an error looks like to a client.
+
+Two choices worth knowing. A picture whose origin fails (``Kind.DEPENDENCY``) is a 502, not a 424: it may succeed when
+tried again, and OpenAI's clients try 5xx again but not 424. A 5xx that would only fail again says so in
+``x-should-retry``, which those clients obey.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+from foveate.core.errors import FoveateError, Kind
+
+STATUS: Final[dict[Kind, int]] = {
+    Kind.INVALID: 400,
+    Kind.UNAUTHENTICATED: 401,
+    Kind.FORBIDDEN: 403,
+    Kind.NOT_FOUND: 404,
+    Kind.CONFLICT: 409,
+    Kind.TOO_LARGE: 413,
+    Kind.UNSUPPORTED_MEDIA: 415,
+    Kind.UNDECODABLE: 422,
+    Kind.RATE: 429,
+    Kind.INTERNAL: 500,
+    Kind.DEPENDENCY: 502,
+    Kind.UNAVAILABLE: 503,
+    Kind.TIMEOUT: 504,
+}
+
+_TYPE: Final[dict[Kind, str]] = {
+    Kind.UNAUTHENTICATED: "authentication_error",
+    Kind.FORBIDDEN: "permission_error",
+    Kind.RATE: "overloaded_error",
+    Kind.UNAVAILABLE: "overloaded_error",
+    Kind.DEPENDENCY: "upstream_error",
+    Kind.TIMEOUT: "timeout_error",
+    Kind.INTERNAL: "server_error",
+}
+"""OpenAI's ``type``; every kind that is not here is the client's doing: ``invalid_request_error``."""
+
+_RETRY_AFTER_SECONDS: Final = 1.0
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What went wrong. ``part``, ``limit`` and ``actual`` are additions to OpenAI's shape, present only when they are
+    known: the index of the offending content part, the limit that was exceeded, and by what.
+    """
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+    part: int | msgspec.UnsetType = msgspec.UNSET
+    limit: float | msgspec.UnsetType = msgspec.UNSET
+    actual: float | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorBody
+
+
+def status(error: FoveateError) -> int:
+    """Return the HTTP status."""
+    return STATUS[error.kind]
+
+
+def body(error: FoveateError) -> bytes:
+    """Return the JSON body."""
+    return msgspec.json.encode(
+        ErrorReply(
+            ErrorBody(
+                message=error.public,
+                type=_TYPE.get(error.kind, "invalid_request_error"),
+                param=error.param,
+                code=error.code,
+                part=msgspec.UNSET if error.part is None else error.part,
+                limit=msgspec.UNSET if error.limit is None else error.limit,
+                actual=msgspec.UNSET if error.actual is None else error.actual,
+            )
+        )
+    )
+
+
+def headers(error: FoveateError) -> list[tuple[bytes, bytes]]:
+    """Return the headers that tell a client whether and when to try again."""
+    if error.kind in (Kind.RATE, Kind.UNAVAILABLE):
+        seconds = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+        return [(b"retry-after", b"%d" % max(1, math.ceil(seconds)))]
+    if STATUS[error.kind] >= 500 and not error.retryable:
+        return [(b"x-should-retry", b"false")]
+    return []

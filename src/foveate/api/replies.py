@@ -1,0 +1,193 @@
+"""What the server answers, as msgspec structs: the same types are encoded onto the wire and documented in the OpenAPI
+document.
+
+The shapes are OpenAI's. Additions: ``usage.prompt_tokens_details.image_tokens`` (prompt tokens that are pictures) and
+``.images`` (pictures that the model saw), and ``max_model_len`` of a model, as vLLM has it. ``finish_reason`` may be
+``abort``, as in vLLM, when the server gave up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from foveate.journey.port import Usage
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: int
+    image_tokens: int
+    images: int
+
+
+class UsageReply(msgspec.Struct, frozen=True):
+    """Tokens of a request; those of the completion are summed over choices, a picture counts once whatever ``n`` is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+def usage_reply(usage: Usage) -> UsageReply:
+    """Return the usage as OpenAI spells it."""
+    return UsageReply(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.prompt_tokens + usage.completion_tokens,
+        PromptTokensDetails(usage.cached_tokens, usage.visual_tokens, usage.images),
+    )
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One alternative of a token. ``bytes`` are its UTF-8 bytes, possibly part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(msgspec.Struct, frozen=True):
+    """The drawn token and its alternatives, most likely first."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities of a chat choice; ``content`` may hold tokens that are encoded already."""
+
+    content: Sequence[ChatTokenLogprob] | Sequence[msgspec.Raw]
+    refusal: None = None
+
+
+class ChatReplyMessage(msgspec.Struct, frozen=True):
+    """The assistant's turn."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One answer."""
+
+    index: int
+    message: ChatReplyMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """Answer of `POST /v1/chat/completions`."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageReply
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is new in a choice since its last chunk."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """News of one choice."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    """One `data:` frame of a streamed chat completion. ``usage`` is there only if it was asked for: null, and set in
+    the last chunk.
+    """
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: UsageReply | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities of a text choice; the four lists have an entry a token, ``text_offset`` counts characters from
+    the choice's start.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One answer, or in a stream the news of one."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """Answer of `POST /v1/completions`, and (with ``usage`` only if asked for) one `data:` frame of its stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: Literal["text_completion"] = "text_completion"
+    usage: UsageReply | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model that is served. ``created`` is when the server started."""
+
+    id: str
+    created: int
+    max_model_len: int
+    object: Literal["model"] = "model"
+    owned_by: str = "foveate"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The models that are served."""
+
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The process is up; whether it can answer is `/ready`."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Whether a request can be answered now, and if not, why."""
+
+    ready: bool
+    reason: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The server's version."""
+
+    version: str

@@ -1,0 +1,183 @@
+"""What a client may send: the request bodies as pydantic models, validated straight from bytes.
+
+Covers types, ranges and the shape of messages. Rules between fields, and everything that the schema does not declare,
+are in :mod:`foveate.api.convert` and :mod:`foveate.api.parameters`. The models are strict: ``"1"`` is not a number,
+``true`` is not 1, and NaN and infinities are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+MESSAGES_MAX: Final = 2048
+PARTS_MAX: Final = 2048
+STOP_MAX: Final = 16
+STOP_CHARACTERS_MAX: Final = 1024
+CHOICES_MAX: Final = 8
+TOKENS_MAX: Final = 2**31 - 1
+SEED_MIN: Final = -(2**63)
+SEED_MAX: Final = 2**63 - 1
+UUID_CHARACTERS_MAX: Final = 256
+
+TAG_MARK: Final = "$"
+"""First character of every union tag below, so that :mod:`foveate.api.invalid` can leave tags out of a path."""
+
+
+def _string_or_list(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "$string"
+    return "$list" if isinstance(value, list) else None
+
+
+def _string_or_object(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "$string"
+    return "$object" if isinstance(value, dict | BaseModel) else None
+
+
+def _part_type(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"{TAG_MARK}{kind}" if kind in ("text", "image_url") else None
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+class _Open(BaseModel):
+    """Keeps undeclared fields, so that they can be refused by name (or accepted when they cannot matter)."""
+
+    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra={"additionalProperties": False})
+
+
+class ImageUrl(_Open):
+    """A picture's address and how closely to look at it."""
+
+    url: str = Field(min_length=1, description="`https:`, `http:` or `data:…;base64,` URL.")
+    detail: Annotated[Literal["auto", "low", "high"] | None, BeforeValidator(_lower)] = Field(
+        None,
+        description="`low`: the picture is scaled down to the server's low-detail pixel limit before it is encoded, "
+        "which costs fewer tokens. `high` and `auto` (the default, also for null): the model's own limit. "
+        "Upper case is accepted.",
+    )
+
+
+class TextContent(_Open):
+    """Text. It is ordinary text even where it spells one of the model's special tokens."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageContent(_Open):
+    """A picture, in any role, at its place among the text."""
+
+    type: Literal["image_url"]
+    image_url: Annotated[
+        Annotated[ImageUrl, Tag("$object")] | Annotated[str, Field(min_length=1), Tag("$string")],
+        Discriminator(
+            _string_or_object,
+            custom_error_type="shape",
+            custom_error_message="should be an object with a url, or a URL",
+        ),
+    ]
+    uuid: str | None = Field(
+        None,
+        min_length=1,
+        max_length=UUID_CHARACTERS_MAX,
+        description="The client's own name for exactly this picture's bytes; the picture must still be sent.",
+    )
+
+
+Content = Annotated[
+    Annotated[str, Tag("$string")]
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[TextContent, Tag("$text")] | Annotated[ImageContent, Tag("$image_url")],
+                Discriminator(
+                    _part_type,
+                    custom_error_type="shape",
+                    custom_error_message="should be an object whose type is text or image_url",
+                ),
+            ]
+        ],
+        Field(fail_fast=True, min_length=1, max_length=PARTS_MAX),
+        Tag("$list"),
+    ],
+    Discriminator(
+        _string_or_list, custom_error_type="shape", custom_error_message="should be a string or a list of content parts"
+    ),
+]
+
+
+class Message(_Open):
+    """One turn of the conversation. ``developer`` means the same as ``system``."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = Field(None, description="A string or a list of parts; null only for the assistant.")
+
+
+class StreamOptions(_Open):
+    """What a stream carries beside the tokens."""
+
+    include_usage: bool | None = Field(None, description="Send one last chunk with empty `choices` and the `usage`.")
+
+
+Stop = Annotated[
+    Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX), Tag("$string")]
+    | Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]],
+        Field(fail_fast=True, max_length=STOP_MAX),
+        Tag("$list"),
+    ],
+    Discriminator(
+        _string_or_list, custom_error_type="shape", custom_error_message="should be a string or a list of strings"
+    ),
+]
+
+
+class Generation(_Open):
+    """What both kinds of request have in common: the model, the stream, and how tokens are drawn."""
+
+    model: str | None = Field(None, description="One of `/v1/models`; the server's first model if absent.")
+    stream: bool | None = Field(None, description="Answer as server-sent events.")
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1, le=TOKENS_MAX)
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy. Default 1.")
+    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=-1, le=TOKENS_MAX, description="-1 and 0: off.")
+    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    seed: int | None = Field(None, ge=SEED_MIN, le=SEED_MAX)
+    stop: Stop | None = None
+    n: int | None = Field(None, ge=1, le=CHOICES_MAX)
+    presence_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
+    min_tokens: int | None = Field(None, ge=0, le=TOKENS_MAX)
+    ignore_eos: bool | None = None
+
+
+class ChatRequest(Generation):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MESSAGES_MAX)]
+    max_completion_tokens: int | None = Field(None, ge=1, le=TOKENS_MAX, description="The same as `max_tokens`.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+
+class CompletionRequest(Generation):
+    """Body of `POST /v1/completions`: text only. ``max_tokens`` is 16 if absent, as OpenAI's is."""
+
+    prompt: Annotated[
+        Annotated[str, Field(min_length=1), Tag("$string")]
+        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1), Tag("$list")],
+        Discriminator(
+            _string_or_list,
+            custom_error_type="shape",
+            custom_error_message="should be a string (or a list of exactly one string)",
+        ),
+    ]
+    logprobs: int | None = Field(None, ge=0, le=5)
