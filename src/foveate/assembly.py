@@ -19,6 +19,7 @@ from foveate import __version__
 from foveate.api.app import create_app
 from foveate.api.server import HttpServer, bind
 from foveate.caches.encoder import EncoderCache
+from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
 from foveate.core.errors import StartupError
@@ -34,6 +35,7 @@ from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.port import PromptSide
+from foveate.models.preload import preload_modules
 from foveate.observe.logging import configure, get_logger
 from foveate.observe.loop_lag import LoopLag
 from foveate.observe.metrics import Metrics
@@ -43,14 +45,8 @@ from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import LogSettings, Settings
 
-PRELOAD = (
-    "torch",
-    "transformers",
-    "foveate.models.loading",
-    "foveate.media.worker",
-    "foveate.engines.embedded.process",
-)
-"""What the forkserver imports once, so that a worker that died is replaced in milliseconds."""
+WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
+"""Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
 
 MEDIA_WORKERS_MAX = 8
 SWITCH_SECONDS = 0.001
@@ -88,10 +84,9 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 async def _run(settings: Settings, listener: socket.socket, signals: _Signals) -> None:
     async with journey(settings, say=log.info) as service:
         app = create_app(service, open_max=settings.limits.requests_max)
-        server = HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds)
-        async with server:
+        async with HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds) as server:
             host, port = listener.getsockname()[:2]
-            log.info(f"listening on http://{host}:{port}", model=service.models[0], pid=os.getpid())
+            log.info(f"ready on http://{host}:{port}", model=service.models[0])
             await signals.first.wait()
             log.info("shutting down", open_requests=service.open_requests, seconds_max=settings.server.drain_seconds)
             service.drain()
@@ -118,10 +113,11 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
     """Build everything behind the API, ready to answer; leaving ends every worker. Raises StartupError."""
     async with AsyncExitStack() as scope:
         files = await asyncio.to_thread(resolve_model, settings.model.path)
-        name = settings.model.served_name or files.name
+        name = settings.model.served_name or (Path(files.name).name if Path(files.name).is_dir() else files.name)
         say(f"loading {name} ({files.family})")
         arena = Arena(settings.limits.arena_bytes_max)
-        runtime = LocalRuntime(arena, preload=PRELOAD)
+        modules = await asyncio.to_thread(preload_modules, files.family)
+        runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
         scope.push_async_callback(runtime.close)
         media = MediaPool(runtime, _pool_config(settings, files))
         engine = _engine(settings, files, name, runtime, say)
@@ -132,7 +128,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         policy = _policy(settings)
         fetcher = Fetcher(policy, user_agent=_user_agent(settings), limits=_fetch_limits(settings))
         scope.push_async_callback(fetcher.aclose)
-        flights: SingleFlight[object, Made] = SingleFlight(Made.release)
+        flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(flights.aclose)
         request_log = _request_log(settings.log)
         if request_log is not None:
@@ -203,7 +199,7 @@ def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
     media = settings.media
     return PoolConfig(
         workers=media.workers or min(_cores(), MEDIA_WORKERS_MAX),
-        config=files.directory,
+        config={"model_dir": files.directory},
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,

@@ -91,7 +91,7 @@ class ModelSettings(Section):
         flag="--model",
     )  # fmt: skip
     served_name: str | None = setting(
-        None, "Name clients use for the model. Default: the directory's or hub id's last part.",
+        None, "Name clients use for the model. Default: the hub id, or the directory's last part.",
         flag="--served-model-name",
     )  # fmt: skip
     device: str = setting("cpu", "Where weights live: cpu, cuda or cuda:N.", flag="--device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from foveate.bench.client import Connection, chat_body
 from foveate.bench.figures import Figure
@@ -34,7 +35,7 @@ def _ask(server: Running, body: bytes) -> int:
 
 
 def _large_body(server: Running) -> bytes:
-    parts = []
+    parts: list[dict[str, Any]] = []
     size = 0
     while size < BODY_BYTES:
         url = data_url(encoded(photograph(1920, 1080, 500 + len(parts)), quality=97))

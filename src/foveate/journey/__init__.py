@@ -53,6 +53,7 @@ async def gather(job: Job, tools: Tools) -> None:
                 tasks.create_task(_take_steps(item, job, tools))
     except BaseExceptionGroup as group:
         raise _first(group) from group
+    job.inputs_ready_at = max(item.ready_at for item in job.items)
 
 
 STEPS: Final[tuple[Step, ...]] = (admit, gather, assemble)

@@ -49,6 +49,7 @@ class Item:
     header: ImageHeader | None = None
     estimate: VisualEstimate | None = None
     lease: Lease[EncoderEntry] | None = None
+    ready_at: float = 0.0
 
     def release_media(self) -> None:
         """Give the encoded bytes back; they are not needed once embeddings exist."""
@@ -77,6 +78,7 @@ class Job:
     token_ids: list[int] = field(default_factory=list)
     text_tokens: int = 0
     items: list[Item] = field(default_factory=list)
+    inputs_ready_at: float = 0.0
     work: EngineWork | None = None
 
     def release(self) -> None:

@@ -44,12 +44,11 @@ class Source:
     estimate: VisualEstimate
 
 
-async def produce(key: EncoderKey, source: Source, tools: Tools) -> Made:
-    """Prepare and encode one picture, and offer what was made to the caches."""
-    started = now()
+async def produce(key: EncoderKey, source: Source, tools: Tools, started: float) -> Made:
+    """Prepare and encode one picture, and offer what was made to the caches. ``started`` is when it was asked for."""
     deadline = started + tools.limits.item_seconds_max
     kept = tools.processor_cache.get(key.processor_key)
-    inputs = kept if kept is not None else await _prepare(key, source, tools, deadline)
+    inputs = kept if kept is not None else await _prepare(key, source, tools, started=started, deadline=deadline)
     try:
         prepared = inputs.entry.prepared
         before = () if kept is not None else prepared.spans
@@ -61,8 +60,9 @@ async def produce(key: EncoderKey, source: Source, tools: Tools) -> Made:
     return Made(lease, spans, kept is not None)
 
 
-async def _prepare(key: EncoderKey, source: Source, tools: Tools, deadline: float) -> Lease[ProcessorEntry]:
-    started = now()
+async def _prepare(
+    key: EncoderKey, source: Source, tools: Tools, *, started: float, deadline: float
+) -> Lease[ProcessorEntry]:
     size = source.estimate.input_bytes_max
     out = take(tools, size)
     try:

@@ -34,7 +34,8 @@ async def admit(job: Job, tools: Tools) -> None:
     if images:
         await tools.multimodal_places.enter()
         job.place = tools.multimodal_places
-    job.ledger.span(Span("admission", started, now()))
+    job.inputs_ready_at = now()
+    job.ledger.span(Span("admission", started, job.inputs_ready_at))
 
 
 def answer_tokens(job: Job, tools: Tools, *, visual_tokens: int) -> int:

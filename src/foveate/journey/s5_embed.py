@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from foveate.caches.keys import EncoderKey
 from foveate.core.clock import now
+from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
 from foveate.journey.produce import Source, produce
 from foveate.journey.tools import Tools
@@ -23,13 +24,16 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     key = EncoderKey(
         item.blob.digest, tools.prompt_side.processor_version, item.options, tools.engine.info.encoder_version
     )
+    probed = now()
     item.lease = tools.encoder_cache.get(key)
+    asked = now()
+    item.ledger.span(Span("media_fetch", probed, asked))
     if item.lease is not None:
         job.ledger.counts.encoder_cache_hits += 1
     else:
         source = Source(item.blob, item.hold, item.header, item.estimate)
         made, shared = await tools.flights.share(
-            key, start=lambda: produce(key, source, tools), lease=lambda made: made.again()
+            key, start=lambda: produce(key, source, tools, asked), lease=lambda made: made.again()
         )
         item.lease = made.lease
         if shared:
@@ -39,4 +43,5 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
             job.ledger.counts.processor_cache_hits += 1
         item.ledger.spans(made.spans)
     item.release_media()
-    item.ledger.ready(now())
+    item.ready_at = now()
+    item.ledger.ready(item.ready_at)

@@ -47,7 +47,6 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
     Raises QueueFull, EngineUnavailable, EngineFailed, DeadlineExceeded.
     """
     assert job.work is not None
-    queued = now()
     begun = False
     for retry_left in (True, False):
         try:
@@ -55,7 +54,7 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
                 async for event in events:
                     if not begun and isinstance(event, TokenEvent):
                         begun = True
-                        _close_window(job, event, queued)
+                        _close_window(job, event)
                     yield event
             return
         except (EngineFailed, EngineUnavailable):
@@ -63,9 +62,10 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
                 raise
 
 
-def _close_window(job: Job, event: TokenEvent, queued: float) -> None:
-    """Enter the language model's stages: llm_queue from the hand-over, llm_prefill until the first token is here."""
+def _close_window(job: Job, event: TokenEvent) -> None:
+    """Enter the language model's stages: llm_queue from when its inputs were ready, llm_prefill until the first token is here."""
     arrived = now()
+    queued = job.inputs_ready_at
     prefill = next((span for span in event.spans if span.stage == "llm_prefill"), None)
     started = min(max(prefill.start, queued), arrived) if prefill is not None else queued
     job.ledger.span(Span("llm_queue", queued, started))
