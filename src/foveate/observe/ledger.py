@@ -226,8 +226,7 @@ class RequestLedger:
         )
 
     def server_timing(self) -> str:
-        """Return the ``Server-Timing`` value: finished stages, ``ttft`` once there is one, ``unattributed``; ``dur`` in
-        milliseconds.
+        """Return the ``Server-Timing`` value: finished stages, ``ttft`` and ``unattributed``, ``dur`` in milliseconds.
 
         For an error answer (no first token) ``ttft`` is absent and ``unattributed`` is what the stages leave of the
         time until now.

@@ -1,5 +1,4 @@
-"""Foveate's own log: readable lines by default, one JSON object a line by setting; always to the stream given (standard
-error).
+"""Foveate's own log: readable lines by default, by setting one JSON object a line; to standard error.
 
 Standard output belongs to the request log. Third parties' loggers (uvicorn, asyncio, aiohttp, transformers) pass
 through the same processors, so every line has one shape and passes the same net (:mod:`foveate.observe.redact`).

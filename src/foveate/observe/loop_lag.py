@@ -16,13 +16,11 @@ from typing import Final
 from foveate.core import clock
 
 INTERVAL_SECONDS: Final = 0.01
-"""100 wake-ups a second, about 1 % of a core when idle. Each sample is a fair draw of what an event arriving then meets."""
+"""100 wake-ups a second, about 1 % of a core when idle. Each samples what an event arriving just then would meet."""
 
 
 def quantile(samples: list[float], q: float) -> float:
-    """Return the smallest sample that at least the share ``q`` of the samples does not exceed (nearest rank); 0 without
-    samples.
-    """
+    """Return the ``q`` quantile by nearest rank: a sample that such a share does not exceed; 0 without samples."""
     if not samples:
         return 0.0
     ordered = sorted(samples)

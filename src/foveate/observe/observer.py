@@ -42,9 +42,7 @@ class Observer:
             self._metrics.count("foveate_errors_total", code)
 
     def _times(self, record: LedgerRecord) -> None:
-        """Stages are observed only where there was a first token: what a failed request had done by then is no one's
-        latency.
-        """
+        # Stages only where there was a first token: how far a failed request had come by then is no one's latency.
         observe = self._metrics.observe
         breakdown, modality = record.breakdown, record.modality
         observe("foveate_request_seconds", modality, value=breakdown.total_ms / 1e3)

@@ -27,9 +27,7 @@ Nothing we log on purpose is that long without a space (a digest has 64).
 
 
 def redact_text(text: str) -> str:
-    """Return ``text`` without data URLs, query strings, credentials in URLs and long base64 runs, at most TEXT_MAX
-    characters.
-    """
+    """Return ``text`` without data URLs, query strings, credentials and long base64 runs, at most TEXT_MAX long."""
     # First shorten: the patterns then cost a bounded time whatever is logged. A URL cut in two is still matched from
     # its beginning.
     if len(text) > TEXT_MAX:

@@ -8,12 +8,12 @@ When the writer cannot keep up, or fails, lines are dropped and counted; the los
 
 from __future__ import annotations
 
+import os
 import queue
-import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 
@@ -26,6 +26,7 @@ from foveate.observe.redact import redact_text
 ITEMS_MAX: Final = 8
 NAME_MAX: Final = 128
 _BATCH_MAX: Final = 256
+_STANDARD_OUTPUT: Final = 1
 
 _log = get_logger(__name__)
 
@@ -161,7 +162,8 @@ class RequestLog:
         self._path = path
         self._queue: queue.Queue[tuple[LedgerRecord, float] | None] = queue.Queue(lines_max)
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
-        self._file: BinaryIO | None = None
+        self._descriptor = -1
+        self._torn = False
         self._refused = 0
         self._failed = 0
 
@@ -172,7 +174,9 @@ class RequestLog:
 
     def start(self) -> None:
         """Open the file and start the writer. Raises OSError when the file cannot be opened."""
-        self._file = sys.stdout.buffer if self._path is None else self._path.open("ab")
+        # Not through a buffered file: that would keep lines it failed to write, and write them later as torn ones.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.dup(_STANDARD_OUTPUT) if self._path is None else os.open(self._path, flags, 0o644)
         self._thread.start()
 
     def write(self, record: LedgerRecord) -> None:
@@ -197,8 +201,8 @@ class RequestLog:
         self._thread.join(seconds_max)
         if self._thread.is_alive():
             _log.error("the request log was not written in time", lines=self._queue.qsize())
-        elif self._path is not None and self._file is not None:
-            self._file.close()
+        else:
+            os.close(self._descriptor)
 
     def __enter__(self) -> RequestLog:
         self.start()
@@ -234,11 +238,18 @@ class RequestLog:
         return batch, False
 
     def _put(self, batch: list[tuple[LedgerRecord, float]], encoder: msgspec.json.Encoder) -> None:
-        assert self._file is not None
         lines = [encoder.encode(line(record, wall)) + b"\n" for record, wall in batch]
+        data = b"".join(lines)
+        if self._torn:
+            data = b"\n" + data
+        written = 0
         try:
-            self._file.write(b"".join(lines))
-            self._file.flush()
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
         except OSError as error:
-            self._failed += len(lines)
+            whole = data[:written].count(b"\n") - self._torn if written else 0
+            self._failed += len(lines) - whole
+            self._torn = data[written - 1 : written] != b"\n" if written else self._torn
             _log.error("the request log could not be written", reason=error.strerror or type(error).__name__)
+        else:
+            self._torn = False

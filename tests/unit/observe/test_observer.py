@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from foveate.core.stages import STAGES, Span
+from foveate.observe.ledger import Outcome, RequestLedger
+from foveate.observe.metrics import Metrics
+from foveate.observe.observer import Observer
+from foveate.observe.request_log import RequestLog
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """Samples written as in a query, labels in the order of their names; buckets left out."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.exposition()[0].decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={sample.labels[name]}" for name in sorted(sample.labels))
+            if "le=" not in labels:
+                found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+def opened(observer: Observer, images: int) -> RequestLedger:
+    ledger = RequestLedger(request_id="r", model="demo", received_at=10.0, images=images)
+    observer.opened(ledger)
+    ledger.span(Span("admission", 10.0, 10.1))
+    for index in range(images):
+        ledger.item(index).span(Span("media_decode", 10.1, 10.2 + index / 10))
+        ledger.item(index).ready(10.2 + index / 10)
+    return ledger
+
+
+def answer(ledger: RequestLedger) -> None:
+    ledger.span(Span("llm_prefill", 10.5, 11.0))
+    ledger.first_token(11.0)
+    ledger.output(1, 11.0)
+    ledger.output(1, 11.25)
+
+
+def test_an_answered_request_with_pictures() -> None:
+    metrics = Metrics()
+    observer = Observer(metrics, None)
+    ledger = opened(observer, images=2)
+    assert samples(metrics)["foveate_requests_in_flight{modality=multimodal}"] == 1
+    answer(ledger)
+    ledger.counts.pixels, ledger.counts.media_bytes, ledger.counts.visual_tokens = 100, 200, 30
+    observer.ended(ledger.end("answered", error_code=None, at=12.0))
+    found = samples(metrics)
+    assert found["foveate_requests_in_flight{modality=multimodal}"] == 0
+    assert found["foveate_requests_total{modality=multimodal,outcome=answered}"] == 1
+    assert round(found["foveate_ttft_seconds_sum{modality=multimodal}"], 6) == 1.0
+    assert round(found["foveate_request_seconds_sum{modality=multimodal}"], 6) == 2.0
+    assert round(found["foveate_tpot_seconds_sum{modality=multimodal}"], 6) == 0.25
+    assert round(found["foveate_stage_seconds_sum{modality=multimodal,stage=media_decode}"], 6) == 0.2
+    assert round(found["foveate_item_stage_seconds_sum{stage=media_decode}"], 6) == 0.3
+    assert found["foveate_images_total"] == 2
+    assert found["foveate_request_pixels_sum"] == 100
+    assert found["foveate_media_bytes_total"] == 200
+    assert found["foveate_visual_tokens_total"] == 30
+    assert found["foveate_output_tokens_total{modality=multimodal}"] == 2
+    assert not [name for name in found if "modality=text" in name]
+    stages = sum(found.get(f"foveate_stage_seconds_sum{{modality=multimodal,stage={stage}}}", 0.0) for stage in STAGES)
+    unattributed = found["foveate_unattributed_seconds_sum{modality=multimodal}"]
+    assert round(stages + unattributed - found["foveate_ttft_seconds_sum{modality=multimodal}"], 9) == 0
+
+
+def test_a_text_request_leaves_no_trace_in_media_series() -> None:
+    metrics = Metrics()
+    observer = Observer(metrics, None)
+    ledger = opened(observer, images=0)
+    answer(ledger)
+    observer.ended(ledger.end("answered", error_code=None, at=12.0))
+    found = samples(metrics)
+    assert found["foveate_ttft_seconds_count{modality=text}"] == 1
+    assert found["foveate_request_images_count"] == 0
+    assert not [name for name in found if "modality=multimodal" in name]
+
+
+def test_a_request_without_a_first_token_adds_no_latency_but_its_error() -> None:
+    metrics = Metrics()
+    observer = Observer(metrics, None)
+    endings: list[tuple[Outcome, str | None]] = [
+        ("failed", "engine_failed"),
+        ("failed", "unheard"),
+        ("cancelled", None),
+    ]
+    for outcome, code in endings:
+        observer.ended(opened(observer, images=1).end(outcome, error_code=code, at=12.0))
+    found = samples(metrics)
+    assert found["foveate_errors_total{code=engine_failed}"] == 1
+    assert found["foveate_errors_total{code=internal_error}"] == 1
+    assert found["foveate_requests_total{modality=multimodal,outcome=cancelled}"] == 1
+    assert found["foveate_request_seconds_count{modality=multimodal}"] == 3
+    assert not [name for name in found if name.startswith(("foveate_ttft", "foveate_stage"))]
+
+
+def test_the_request_log_gets_every_ending(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    with RequestLog(path) as log:
+        observer = Observer(Metrics(), log)
+        for outcome in ("answered", "refused", "overloaded", "failed", "cancelled"):
+            observer.ended(opened(observer, images=1).end(outcome, error_code=None, at=12.0))  # type: ignore[arg-type]
+    outcomes = [json.loads(line)["outcome"] for line in path.read_text().splitlines()]
+    assert outcomes == ["answered", "refused", "overloaded", "failed", "cancelled"]

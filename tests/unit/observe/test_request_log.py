@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from foveate.core.stages import STAGES, Span, Stage
+from foveate.observe.ledger import LedgerRecord, RequestLedger
+from foveate.observe.request_log import ITEMS_MAX, RequestLog, line
+
+FIELDS = (
+    *(f"{stage}_ms" for stage in STAGES),
+    *("tpot_ms", "ttft_ms", "unattributed_ms", "images", "pixels", "media_bytes", "visual_tokens", "text_tokens"),
+    *("output_tokens", "modality", "model", "outcome", "error", "id", "time", "items"),
+)
+ITEM_STAGES: tuple[Stage, ...] = STAGES[1:7]
+
+
+def record(images: int = 1, request_id: str = "chatcmpl-0123456789abcdef01234567", model: str = "demo") -> LedgerRecord:
+    ledger = RequestLedger(request_id=request_id, model=model, received_at=5000.0, images=images)
+    ledger.span(Span("admission", 5000.0, 5000.0123456))
+    for index in range(images):
+        at = 5000.0123456
+        for stage in ITEM_STAGES:
+            ledger.item(index).span(Span(stage, at, at + 0.123456789))
+            at += 0.123456789
+        ledger.item(index).origin("images.example.org")
+        ledger.item(index).ready(at)
+    ledger.spans([Span("llm_queue", 5001.0, 5001.1), Span("llm_prefill", 5001.1, 5001.5)])
+    ledger.first_token(5001.5)
+    ledger.output(1, 5001.5)
+    ledger.output(1, 5001.6)
+    ledger.counts.pixels, ledger.counts.media_bytes = 123_456_789, 12_345_678
+    return ledger.end("answered", error_code=None, at=5002.0)
+
+
+def test_a_line_has_every_field_and_its_sum_closes(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    with RequestLog(path) as log:
+        log.write(record())
+        log.write(record(images=0))
+    multimodal, text = (json.loads(each) for each in path.read_text().splitlines())
+    for entry in (multimodal, text):
+        assert set(FIELDS) <= set(entry)
+        stages = [entry[f"{stage}_ms"] for stage in STAGES]
+        assert round(sum(ms for ms in stages if ms is not None) + entry["unattributed_ms"], 3) == entry["ttft_ms"]
+        assert abs(datetime.fromisoformat(entry["time"]).timestamp() - path.stat().st_mtime) < 60
+    assert (multimodal["modality"], text["modality"]) == ("multimodal", "text")
+    assert multimodal["vision_encode_ms"] == pytest.approx(123.457, abs=0.002)
+    assert text["vision_encode_ms"] is None
+    assert multimodal["tpot_ms"] == pytest.approx(100)
+    assert multimodal["items"][0]["media_fetch_ms"] == pytest.approx(123.457, abs=0.002)
+    assert multimodal["items"][0]["host"] == "images.example.org"
+    assert text["items"] == []
+
+
+def test_an_ordinary_line_is_short_and_a_huge_request_s_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    with RequestLog(path) as log:
+        for images in (1, 4, 500):
+            log.write(record(images))
+    one, four, many = path.read_bytes().splitlines()
+    assert len(one) < 1024
+    assert len(four) < 2048
+    assert len(many) < 4096
+    assert len(json.loads(many)["items"]) == ITEMS_MAX
+    assert json.loads(many)["items_omitted"] == 500 - ITEMS_MAX
+
+
+def test_names_from_the_client_are_cut() -> None:
+    payload = "data:image/png;base64," + "QUJD" * 1000
+    found = line(record(request_id="x" * 5000, model=payload), 0.0)
+    assert found.model == "data:[cut]"
+    assert len(found.id) <= 128
+
+
+def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path: Path) -> None:
+    log = RequestLog(tmp_path / "requests.jsonl", lines_max=3)
+    for _ in range(5):
+        log.write(record())
+    assert log.dropped == 2
+    with log:
+        pass
+    assert len((tmp_path / "requests.jsonl").read_text().splitlines()) == 3
+    assert log.dropped == 2
+
+
+def test_all_lines_are_written_before_close_returns_and_appended(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    for _ in range(2):
+        with RequestLog(path) as log:
+            for _ in range(700):
+                log.write(record())
+    assert len(path.read_text().splitlines()) == 1400
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_full_disk_loses_lines_not_the_writer() -> None:
+    with RequestLog(Path("/dev/full")) as log:
+        log.write(record())
+        log.close()
+        assert log.dropped == 1
+
+
+def test_a_file_that_cannot_be_opened_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        RequestLog(tmp_path / "missing" / "requests.jsonl").start()
+
+
+def test_standard_output_gets_json_lines_and_nothing_else() -> None:
+    code = (
+        "from foveate.observe.ledger import RequestLedger\n"
+        "from foveate.observe.request_log import RequestLog\n"
+        "with RequestLog() as log:\n"
+        "    log.write(RequestLedger(request_id='r', model='m', received_at=1.0, images=0)"
+        ".end('refused', error_code='queue_full', at=2.0))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, env=os.environ.copy(), timeout=60
+    )
+    (only,) = done.stdout.splitlines()
+    entry = json.loads(only)
+    assert (entry["outcome"], entry["error"], entry["ttft_ms"]) == ("refused", "queue_full", None)
+    assert done.stderr == b""
