@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-
 from tests.blackbox.origins import Origin, origin
 from tests.blackbox.server import Server
 
@@ -28,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Se
     """The server that most tests share; it may fetch from ``web``, from no other port, and from no other private network."""
     shared = Server(
         tmp_path_factory.mktemp("server"), *SMALL, "--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32",
-        "--fetch-ports", f"80,443,{web.port}", "--fetch-read-seconds", "2",
+        "--fetch-ports", f"80,443,{web.port}", "--fetch-read-seconds", "20",
     )  # fmt: skip
     try:
         yield shared

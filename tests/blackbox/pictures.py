@@ -29,7 +29,9 @@ Shape = tuple[str, str, float, float, float]
 """Colour, form, centre x and y, radius; the last three as parts of the picture's width, height and shorter side."""
 
 
-def draw(*shapes: Shape, size: tuple[int, int] = (224, 224), background: Any = (255, 255, 255), mode: str = "RGB") -> Image.Image:
+def draw(
+    *shapes: Shape, size: tuple[int, int] = (224, 224), background: Any = (255, 255, 255), mode: str = "RGB"
+) -> Image.Image:
     """Return a picture with smooth edges."""
     width, height = (2 * side for side in size)
     image = Image.new(mode, (width, height), background)

@@ -86,7 +86,9 @@ def events(lines: Iterable[str]) -> list[Any]:
     return [json.loads(item) for item in data[:-1]]
 
 
-def stream(client: httpx.Client, body: Mapping[str, Any], path: str = "/v1/chat/completions") -> tuple[httpx.Response, list[Any]]:
+def stream(
+    client: httpx.Client, body: Mapping[str, Any], path: str = "/v1/chat/completions"
+) -> tuple[httpx.Response, list[Any]]:
     """Send a streaming request and read it to its end; an answer that is not a stream has no events."""
     with client.stream("POST", path, json={**body, "stream": True}) as response:
         if response.status_code != 200:

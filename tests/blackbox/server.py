@@ -65,7 +65,16 @@ class Server:
         self.server_log = directory / "server.log"
         with self.server_log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, "--host", "127.0.0.1", "--port", str(self.port), "--log-requests", str(self.request_log), *flags],
+                [
+                    *COMMAND,
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    str(self.port),
+                    "--log-requests",
+                    str(self.request_log),
+                    *flags,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -86,7 +95,9 @@ class Server:
 
     def ready(self) -> bool:
         """Return whether /ready says 200. Fails when the process has ended by itself."""
-        assert self.process.poll() is None, f"the server ended with {self.process.returncode}:\n{self.log_text()[-3000:]}"
+        assert self.process.poll() is None, (
+            f"the server ended with {self.process.returncode}:\n{self.log_text()[-3000:]}"
+        )
         try:
             return httpx.get(f"{self.base_url}/ready", timeout=10).status_code == 200
         except httpx.TransportError:
@@ -202,9 +213,7 @@ class Metrics:
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of all samples of this name that have these labels; 0 if there are none."""
         return sum(
-            sample.value
-            for sample in self._samples
-            if sample.name == name and labels.items() <= sample.labels.items()
+            sample.value for sample in self._samples if sample.name == name and labels.items() <= sample.labels.items()
         )
 
     def has(self, name: str) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.blackbox.pictures import CASES, ask, case, chat, data_url, image, noise, one, text, url_of, user
 from tests.blackbox.replies import content, refused
 from tests.blackbox.server import Server, eventually
@@ -54,7 +53,15 @@ def test_shapes_of_parts(http: httpx.Client, index: int) -> None:
 
 def test_the_part_at_fault_is_named_among_good_ones(http: httpx.Client) -> None:
     good = image(url_of(one("red", "circle")))
-    for bad in ({"type": "video"}, {"type": "image_url"}, {"text": "x"}, "x", None, image("data:image/png;base64,"), image("https:///x")):
+    for bad in (
+        {"type": "video"},
+        {"type": "image_url"},
+        {"text": "x"},
+        "x",
+        None,
+        image("data:image/png;base64,"),
+        image("https:///x"),
+    ):
         content_list = [text("a"), good, bad, text("b")]
         body = chat(user("first"), {"role": "assistant", "content": "ok"}, {"role": "user", "content": content_list})
         error = refused(http.post(CHAT, json=body), param="messages[2].content[2]")
@@ -108,7 +115,9 @@ def test_a_picture_in_a_tool_message(http: httpx.Client) -> None:
     if response.status_code != 200:
         assert "tool_calls" in refused(response, 400)["param"]
     picture = image(url_of(one("red", "circle")))
-    answer = http.post(CHAT, json=chat(user("x"), {"role": "tool", "tool_call_id": "c1", "content": [picture]}, user("x")))
+    answer = http.post(
+        CHAT, json=chat(user("x"), {"role": "tool", "tool_call_id": "c1", "content": [picture]}, user("x"))
+    )
     content(answer)
     assert answer.json()["usage"]["prompt_tokens_details"]["images"] == 1
 
@@ -156,8 +165,16 @@ def test_large_bodies_that_are_no_request(http: httpx.Client, raw: bytes) -> Non
 
 def test_large_body_with_a_bad_picture_names_its_part(http: httpx.Client) -> None:
     big = image(data_url(noise(1, 400)))
-    for bad in ("data:image/png;base64,!!!!", "data:image/png,xxxx", "inline:0", "inline:1", "data:image/png;base64,AAAA"):
-        error = refused(http.post(CHAT, json=chat(user(big, "x", image(bad)), max_tokens=3)), param="messages[0].content[2]")
+    for bad in (
+        "data:image/png;base64,!!!!",
+        "data:image/png,xxxx",
+        "inline:0",
+        "inline:1",
+        "data:image/png;base64,AAAA",
+    ):
+        error = refused(
+            http.post(CHAT, json=chat(user(big, "x", image(bad)), max_tokens=3)), param="messages[0].content[2]"
+        )
         assert error.get("part", 2) == 2
 
 
@@ -194,7 +211,13 @@ def test_body_larger_than_allowed(http: httpx.Client) -> None:
 
 
 def test_wrong_ways_and_methods(http: httpx.Client) -> None:
-    for method, path in (("GET", CHAT), ("POST", "/v1/models"), ("GET", "/v1/nothing"), ("POST", "/"), ("DELETE", "/health")):
+    for method, path in (
+        ("GET", CHAT),
+        ("POST", "/v1/models"),
+        ("GET", "/v1/nothing"),
+        ("POST", "/"),
+        ("DELETE", "/health"),
+    ):
         refused(http.request(method, path), 404, 405)
     for path in ("/health", "/ready", "/version", "/metrics", "/v1/models", "/docs", "/openapi.json"):
         assert http.get(path).status_code == 200, path

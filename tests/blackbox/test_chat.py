@@ -6,7 +6,6 @@ from typing import Any
 
 import openai
 import pytest
-
 from tests.blackbox.origins import Origin, body
 from tests.blackbox.pictures import DESCRIBE, data_url, draw, encoded, image, one, text, url_of, user
 
@@ -17,7 +16,9 @@ BLUE_SQUARE = ("blue", "square", 0.73, 0.5, 0.18)
 @pytest.fixture
 def answer(ai: openai.OpenAI, model: str) -> Any:
     def ask(*messages: Any, **options: Any) -> str:
-        reply = ai.chat.completions.create(model=model, messages=list(messages), temperature=0, max_tokens=32, **options)
+        reply = ai.chat.completions.create(
+            model=model, messages=list(messages), temperature=0, max_tokens=32, **options
+        )
         assert reply.choices[0].finish_reason == "stop"
         return str(reply.choices[0].message.content)
 

@@ -11,7 +11,6 @@ import httpx
 import psutil
 import pytest
 from PIL import Image
-
 from tests.blackbox.origins import Origin, body
 from tests.blackbox.pictures import CASES, ask, case, chat, data_url, encoded, image, one, url_of, user
 from tests.blackbox.replies import assert_no_address, content, refused
@@ -84,7 +83,10 @@ def test_cut_anywhere(http: httpx.Client, form: str) -> None:
 
 
 def test_missing_end_marker_is_treated_alike_on_every_path(http: httpx.Client, web: Origin) -> None:
-    statuses = {response.status_code for response in sent_both_ways(http, web, "no_eoi.jpg", case("case062_no_eoi.jpg"), "image/jpeg")}
+    statuses = {
+        response.status_code
+        for response in sent_both_ways(http, web, "no_eoi.jpg", case("case062_no_eoi.jpg"), "image/jpeg")
+    }
     assert len(statuses) == 1
     assert statuses < {200, 400, 422}
 
@@ -125,7 +127,9 @@ def peak_bytes(processes: list[psutil.Process]) -> int:
 
 
 @pytest.mark.parametrize("name", ["case059_14000x14000_gray.png", "case059_header_60000x60000.png"])
-def test_decompression_bombs_are_refused_by_their_header(http: httpx.Client, server: Server, web: Origin, name: str) -> None:
+def test_decompression_bombs_are_refused_by_their_header(
+    http: httpx.Client, server: Server, web: Origin, name: str
+) -> None:
     content(http.post(CHAT, json=ask(url_of(one("red", "circle")))))
     processes = server.processes()
     before = peak_bytes(processes)
@@ -158,7 +162,9 @@ def test_svg_is_not_rendered(http: httpx.Client, web: Origin) -> None:
 def test_one_bad_picture_among_good_ones(http: httpx.Client) -> None:
     good = image(url_of(one("red", "circle")))
     bad = image(data_url(case("case062_half.jpg"), "image/jpeg"))
-    error = refused(http.post(CHAT, json=chat(user(good, "x", good, bad, good))), param="messages[0].content[3].image_url")
+    error = refused(
+        http.post(CHAT, json=chat(user(good, "x", good, bad, good))), param="messages[0].content[3].image_url"
+    )
     assert error.get("part", 3) == 3
 
 

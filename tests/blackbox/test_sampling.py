@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.blackbox.pictures import DESCRIBE, ask, chat, one, url_of, user
 from tests.blackbox.replies import content, joined, refused, stream
 
@@ -34,7 +33,9 @@ def test_seed_holds_in_company(http: httpx.Client) -> None:
     alone = content(http.post("/v1/chat/completions", json={**HELLO, **HOT, "seed": 11}))
 
     def one_of_many(number: int) -> str:
-        return content(http.post("/v1/chat/completions", json={**HELLO, **HOT, "seed": 11 if number == 5 else number + 100}))
+        return content(
+            http.post("/v1/chat/completions", json={**HELLO, **HOT, "seed": 11 if number == 5 else number + 100})
+        )
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one_of_many, range(8)))[5] == alone
@@ -42,7 +43,10 @@ def test_seed_holds_in_company(http: httpx.Client) -> None:
 
 def test_greedy_is_the_same_alone_and_in_a_batch(http: httpx.Client) -> None:
     bodies = [chat(user("word " * count + "Hello!"), max_tokens=40, ignore_eos=True) for count in (0, 3, 17, 60)]
-    bodies += [ask(url_of(one(colour, "star", size=(140 + 28 * index, 168)))) for index, colour in enumerate(("red", "blue", "black"))]
+    bodies += [
+        ask(url_of(one(colour, "star", size=(140 + 28 * index, 168))))
+        for index, colour in enumerate(("red", "blue", "black"))
+    ]
     alone = [content(http.post("/v1/chat/completions", json=body)) for body in bodies]
     with ThreadPoolExecutor(len(bodies) * 2) as pool:
         together = list(pool.map(lambda body: content(http.post("/v1/chat/completions", json=body)), bodies * 2))
@@ -168,7 +172,10 @@ def test_completions(http: httpx.Client, model: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_named(http: httpx.Client, name: str, value: Any) -> None:
-    assert refused(http.post("/v1/chat/completions", json={**HELLO, name: value}), 400, param=name)["message"].find(name) >= 0
+    assert (
+        refused(http.post("/v1/chat/completions", json={**HELLO, name: value}), 400, param=name)["message"].find(name)
+        >= 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,14 +193,20 @@ def test_values_out_of_range_are_named(http: httpx.Client, name: str, value: Any
 
 
 def test_top_logprobs_beyond_the_limit_or_without_logprobs(http: httpx.Client) -> None:
-    refused(http.post("/v1/chat/completions", json={**HELLO, "logprobs": True, "top_logprobs": 500}), 400, param="top_logprobs")
+    refused(
+        http.post("/v1/chat/completions", json={**HELLO, "logprobs": True, "top_logprobs": 500}),
+        400,
+        param="top_logprobs",
+    )
     refused(http.post("/v1/chat/completions", json={**HELLO, "top_logprobs": 5}), 400, param="top_logprobs")
 
 
 def test_longer_than_the_context(http: httpx.Client) -> None:
     refused(http.post("/v1/chat/completions", json=chat(user("word " * 20000))), 400)
     refused(http.post("/v1/chat/completions", json={**HELLO, "max_tokens": 2**31 - 1}), 400)
-    assert content(http.post("/v1/chat/completions", json={"messages": [user("Hello!")], "temperature": 0})) == HELLO_SAID
+    assert (
+        content(http.post("/v1/chat/completions", json={"messages": [user("Hello!")], "temperature": 0})) == HELLO_SAID
+    )
 
 
 def test_null_means_not_given(http: httpx.Client) -> None:
@@ -203,5 +216,8 @@ def test_null_means_not_given(http: httpx.Client) -> None:
 
 def test_question_is_what_the_picture_is_asked(http: httpx.Client) -> None:
     url = url_of(one("yellow", "triangle"))
-    assert content(http.post("/v1/chat/completions", json=ask(url, "What color is the triangle?"))) == "The triangle is yellow."
+    assert (
+        content(http.post("/v1/chat/completions", json=ask(url, "What color is the triangle?")))
+        == "The triangle is yellow."
+    )
     assert content(http.post("/v1/chat/completions", json=ask(url, DESCRIBE))) == "A yellow triangle."

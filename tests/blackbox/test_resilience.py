@@ -1,0 +1,126 @@
+"""Processes are killed under load: every request ends with an answer or a typed error, and the server mends itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.blackbox.conftest import SMALL
+from tests.blackbox.load import Load
+from tests.blackbox.pictures import ask, chat, one, url_of, user
+from tests.blackbox.replies import content
+from tests.blackbox.server import Server, eventually
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose processes are killed, one test after the other; its last stop must still be clean."""
+    made = Server(tmp_path_factory.mktemp("victim"), *SMALL)
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.kill_all()
+
+
+def assert_well(server: Server) -> None:
+    """The server is ready and answers rightly: text, a picture it has seen, and new ones."""
+    eventually("the server to be ready again", server.ready)
+    with server.client() as http:
+        assert content(http.post(CHAT, json=chat(user("Hello!")))).startswith("Hello!")
+        assert content(http.post(CHAT, json=ask(url_of(one("red", "circle"))))) == "A red circle."
+        for seed in range(4):
+            fresh = ask(url_of(one("blue", "square", seed=int.from_bytes(os.urandom(4), "big") // 8 * 8 + seed)))
+            assert content(http.post(CHAT, json=fresh)) == "A blue square."
+    server.wait_idle()
+    pinned = [f"foveate_{cache}_cache_pinned_entries" for cache in ("encoder", "processor")]
+    eventually("nothing pinned", lambda: all(server.metrics().total(name) == 0 for name in pinned))
+
+
+def under_load(server: Server, kill: Callable[[], None]) -> Load:
+    """Kill while requests run; return after more of them have ended than can have been open."""
+    with Load(server, clients=8) as load:
+        eventually("the load to run", lambda: len(load.ended) + len(load.trouble) >= 12)
+        kill()
+        seen = len(load.ended)
+        eventually("requests to end after the kill", lambda: len(load.ended) + len(load.trouble) >= seen + 24)
+        eventually("the server to be ready again", server.ready)
+    assert load.trouble == []
+    wrong = [ended for ended in load.ended if ended.error is None and ended.expected is not None and not ended.right]
+    # The model itself is right about nearly every one of these pictures.
+    assert len(wrong) <= len(load.ended) * 0.05, [(ended.expected, ended.said) for ended in wrong]
+    return load
+
+
+def test_media_worker_killed(victim: Server) -> None:
+    restarts = victim.metrics().total("foveate_media_worker_restarts_total")
+    killed: list[int] = []
+    load = under_load(victim, lambda: killed.append(victim.kill("foveate: media 0")))
+    # Work that a dead worker held is tried again elsewhere: nobody notices, and certainly no more than what it held fails.
+    assert sum(ended.error is not None for ended in load.ended) <= 1, [
+        ended.error for ended in load.ended if ended.error
+    ]
+    assert_well(victim)
+    eventually("two media workers", lambda: victim.metrics().total("foveate_media_workers") == 2)
+    (again,) = eventually("a new media 0", lambda: victim.titled("foveate: media 0"))
+    assert again.pid != killed[0]
+    assert victim.metrics().total("foveate_media_worker_restarts_total") == restarts + 1
+
+
+def test_all_media_workers_killed_again_and_again(victim: Server) -> None:
+    def kill() -> None:
+        for _ in range(3):
+            for number in (0, 1):
+                victim.kill(f"foveate: media {number}")
+
+    under_load(victim, kill)
+    assert_well(victim)
+
+
+def test_engine_killed(victim: Server) -> None:
+    restarts = victim.metrics().total("foveate_engine_restarts_total")
+    load = under_load(victim, lambda: [victim.kill("foveate: engine 0")] and None)
+    errors = [ended.error for ended in load.ended if ended.error]
+    assert {error["code"] for error in errors} <= {"engine_failed", "engine_unavailable", "queue_full", "overloaded"}, (
+        errors
+    )
+    assert all(ended.status in (200, 500, 502, 503, 429) for ended in load.ended)
+    assert_well(victim)
+    assert victim.metrics().total("foveate_engine_restarts_total") == restarts + 1
+    assert len(victim.titled("foveate: engine 0")) == 1
+
+
+def test_engine_killed_while_idle(victim: Server) -> None:
+    victim.wait_idle()
+    old = victim.kill("foveate: engine 0")
+    eventually(
+        "a new engine", lambda: [process for process in victim.titled("foveate: engine 0") if process.pid != old]
+    )
+    assert_well(victim)
+
+
+def test_memory_is_not_lost_with_the_dead(victim: Server) -> None:
+    """After all those deaths, what is in use of the arena is what the caches hold."""
+    victim.wait_idle()
+
+    def lost() -> float:
+        now = victim.metrics()
+        cached = now.total("foveate_encoder_cache_bytes") + now.total("foveate_processor_cache_bytes")
+        return now.total("foveate_arena_used_bytes") - cached
+
+    eventually("nothing but the caches in the arena", lambda: lost() <= 65536)
+
+
+def test_gateway_killed(start: Callable[..., Server]) -> None:
+    before = set(Path("/dev/shm").iterdir())
+    server = start()
+    with server.client() as http:
+        content(http.post(CHAT, json=ask(url_of(one("red", "circle")))))
+    assert len(server.processes()) >= 4
+    server.process.kill()
+    server.assert_ended(-9)
+    assert set(Path("/dev/shm").iterdir()) <= before
