@@ -199,7 +199,7 @@ def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
     media = settings.media
     return PoolConfig(
         workers=media.workers or min(_cores(), MEDIA_WORKERS_MAX),
-        config={"model_dir": files.directory},
+        config=files.directory,
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,
