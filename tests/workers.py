@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import resource
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -129,8 +132,6 @@ def _allocate(context: WorkerContext, value: int) -> str:
 
 
 def _map(context: WorkerContext, value: int) -> str:
-    import mmap
-
     try:
         mmap.mmap(-1, value, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError:
@@ -163,10 +164,8 @@ def _send_from_threads(context: WorkerContext, value: int) -> str:
     return "sent"
 
 
-def _main(context: WorkerContext, value: Any) -> list[str]:
-    import sys
-
-    return sorted(name for name in sys.modules if name in ("__mp_main__", "pytest", "torch"))
+def _modules(context: WorkerContext, value: list[str]) -> list[str]:
+    return [name for name in value if name in sys.modules]
 
 
 def _kill(context: WorkerContext, value: Any) -> None:
@@ -183,12 +182,9 @@ def _title(context: WorkerContext, value: Any) -> str:
 
 
 def _limits(context: WorkerContext, value: Any) -> dict[str, Any]:
-    import resource
-
     return {
         "core": resource.getrlimit(resource.RLIMIT_CORE)[1],
         "threads": os.environ["OMP_NUM_THREADS"],
-        "own_session": os.getsid(0) == os.getppid(),
         "sigint_ignored": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
     }
 
@@ -202,7 +198,7 @@ _ACTIONS: dict[str, Any] = {
     "receive_in_time": _receive_in_time,
     "pending_after": _pending_after,
     "send_from_threads": _send_from_threads,
-    "modules": _main,
+    "modules": _modules,
     "kill": _kill,
     "raise": _raise,
     "title": _title,

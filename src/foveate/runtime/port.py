@@ -1,9 +1,10 @@
 """What the rest of Foveate may ask of a runtime, and what a worker's code may ask of the process it runs in.
 
-The gateway holds :class:`Worker` objects; the code inside a worker process is handed a :class:`WorkerContext`. A worker is an entry point
-``package.module:function`` called as ``function(context)``; it must send :class:`Ready` when it can take work (or raise
-:class:`foveate.core.errors.StartupError`), then receive messages until :meth:`WorkerContext.receive` returns ``None``, and return.
-Messages are msgspec structs with unique string tags; each worker entry declares its own unions.
+The gateway holds :class:`Worker` objects; the code inside a worker process is handed a :class:`WorkerContext`. A
+worker is an entry point ``package.module:function`` called as ``function(context)``; it must send :class:`Ready` when
+it can take work (or raise :class:`foveate.core.errors.StartupError`), then receive messages until
+:meth:`WorkerContext.receive` returns ``None``, and return. Messages are msgspec structs with unique string tags; each
+worker entry declares its own unions.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class WorkerContext(Protocol):
     arena: ArenaAccess
 
     def receive(self, timeout_seconds: float | None = None) -> Any | None:
-        """Return the next message; ``None`` when the gateway is gone or asks to stop. Raises TimeoutError on ``timeout_seconds``."""
+        """Return the next message; ``None`` when the gateway is gone or asks to stop. Raises TimeoutError on
+        ``timeout_seconds``.
+        """
         ...
 
     def pending(self) -> bool:
@@ -94,12 +97,14 @@ class Worker(Protocol):
         """Whether the process is ready and has not ended."""
         ...
 
-    async def start(self, *, on_message: Callable[[Any], None], on_exit: Callable[[], None], seconds_max: float) -> Ready:
+    async def start(
+        self, *, on_message: Callable[[Any], None], on_exit: Callable[[], None], seconds_max: float
+    ) -> Ready:
         """Start the process and wait until it is ready.
 
-        ``on_message`` is called on the event loop for every message after :class:`Ready` (and for :class:`Progress` before it);
-        ``on_exit`` exactly once when the process has ended for whatever reason after it was ready.
-        Raises the worker's StartupError, or StartupError when it ends or takes longer than ``seconds_max``.
+        ``on_message`` is called on the event loop for every message after :class:`Ready` (and for :class:`Progress`
+        before it); ``on_exit`` exactly once when the process has ended for whatever reason after it was ready. Raises
+        the worker's StartupError, or StartupError when it ends or takes longer than ``seconds_max``.
         """
         ...
 

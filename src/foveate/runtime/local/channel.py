@@ -113,6 +113,7 @@ class GatewayChannel(asyncio.Protocol):
         self._on_fault = on_fault
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
+        self._finished = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See :class:`asyncio.BaseProtocol`."""
@@ -143,13 +144,13 @@ class GatewayChannel(asyncio.Protocol):
         self._on_closed()
 
     def send(self, message: Any) -> None:
-        """Queue a message; nothing happens once the channel is closed. Raises FrameTooLarge."""
+        """Queue a message; nothing happens once the channel is closed or finished. Raises FrameTooLarge."""
         self.send_frame(_encode(self._encoder, message))
 
     def send_frame(self, data: bytes | bytearray) -> None:
-        """Queue a complete frame; nothing happens once the channel is closed."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        """Queue a complete frame; nothing happens once the channel is closed or finished."""
+        transport = self._open()
+        if transport is None:
             return
         if transport.get_write_buffer_size() + len(data) > WRITE_BYTES_MAX:
             self._on_fault(f"{transport.get_write_buffer_size()} bytes wait for it to read")
@@ -158,14 +159,19 @@ class GatewayChannel(asyncio.Protocol):
 
     def finish(self) -> None:
         """Tell the peer that nothing more comes, which asks it to stop; it may still send."""
-        transport = self._transport
-        if transport is not None and not transport.is_closing() and transport.can_write_eof():
+        transport = self._open()
+        if transport is not None:
             transport.write_eof()
+            self._finished = True
 
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _open(self) -> asyncio.Transport | None:
+        transport = self._transport
+        return None if transport is None or transport.is_closing() or self._finished else transport
 
 
 class WorkerChannel:

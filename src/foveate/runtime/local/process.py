@@ -198,8 +198,7 @@ class LocalWorker:
             self._process_over()  # the forkserver died before it forked
         else:
             # The forkserver died, and the kernel kills its children with it: wait for this one's end.
-            self.kill()
-            loop.add_reader(self._pidfd, self._process_over)
+            self._end_without_forkserver()
 
     def _process_over(self) -> None:
         if self._pidfd is not None:
@@ -235,9 +234,14 @@ class LocalWorker:
 
     def _end_lingering(self) -> None:
         if not self._process_ended:
-            self.kill()
+            self._end_without_forkserver()
         elif self._channel is not None:
             self._channel.abort()
+
+    def _end_without_forkserver(self) -> None:
+        self.kill()
+        if self._pidfd is not None:
+            asyncio.get_running_loop().add_reader(self._pidfd, self._process_over)
 
     def _release(self) -> None:
         if self._sentinel is not None:
