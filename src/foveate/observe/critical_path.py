@@ -84,11 +84,14 @@ def fold(received_at: float, until: float, request_spans: Iterable[Span], items:
     for span in path:
         if span.end < received_at or span.start > until:
             continue
-        start, end = max(span.start, reached), min(span.end, until)
+        start = span.start if span.start > reached else reached
+        end = span.end if span.end < until else until
+        length = 0.0
         if end > start:
+            length = end - start
             uncovered += start - reached
             reached = end
-        seconds[span.stage] = seconds.get(span.stage, 0.0) + max(end - start, 0.0)
+        seconds[span.stage] = seconds.get(span.stage, 0.0) + length
     uncovered += until - reached
     return _closed(seconds, uncovered, until - received_at, critical)
 
