@@ -26,6 +26,11 @@ class Intake:
         self._changed = threading.Condition()
         self._closing = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether any request is open."""
+        return bool(self._open)
+
     def submit(self, message: Generate) -> None:
         """Take a request. Raises QueueFull, or InvalidParameter when even an idle engine could not hold it."""
         work = message.work

@@ -72,6 +72,16 @@ class GenerationLoop:
         """KV tokens held by running rows and by prompts in prefill."""
         return self._kv.tokens_used + sum(job.view.done for job in self._prefilling)
 
+    @property
+    def rows(self) -> int:
+        """Rows that are decoded together now."""
+        return len(self._running)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request has still to be answered."""
+        return self._intake.busy
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -98,8 +108,15 @@ class GenerationLoop:
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
         with torch.inference_mode():
-            while self._take_messages():
-                self._step()
+            while self.iterate():
+                pass
+
+    def iterate(self) -> bool:
+        """Wait for something to do and do one iteration of it. Returns False when closing. Called by the thread."""
+        if not self._take_messages():
+            return False
+        self._step()
+        return True
 
     def _take_messages(self) -> bool:
         """Wait for something to do; take what arrived. Returns False when closing."""

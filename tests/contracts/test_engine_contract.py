@@ -1,0 +1,234 @@
+"""What every engine promises (:mod:`foveate.engines.port`), on the real runtime and a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from foveate import models
+from foveate.core.clock import now
+from foveate.core.errors import EncodeFailed, EngineFailed, EngineUnavailable, FoveateError
+from foveate.core.media import EncodedImage, ImageOptions, PreparedImage, UrlRef
+from foveate.core.request import ImagePart, Sampling, TextPart, Turn
+from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.port import EngineWork, FinishEvent, PictureInput, TokenEvent
+from foveate.runtime.arena import Arena
+from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.tensors import bundle_size, write_bundle
+
+MODEL = models.resolve_model(None)
+GREEDY = Sampling(16, temperature=0)
+
+
+def embedded(runtime: LocalRuntime, on_restart: Callable[[], None]) -> EmbeddedEngine:
+    config = EmbeddedConfig(MODEL.directory, MODEL.name, batch_size_max=2, queue_depth_max=2, prefill_chunk_tokens=64)
+    return EmbeddedEngine(runtime, config, threads=1, start_seconds_max=110, on_restart=on_restart)
+
+
+ENGINES: dict[str, Callable[[LocalRuntime, Callable[[], None]], Any]] = {"embedded": embedded}
+
+
+class Bench:
+    """An engine that runs, and what prepares requests for it."""
+
+    def __init__(self, make: Callable[[LocalRuntime, Callable[[], None]], Any]) -> None:
+        self.arena = Arena(32 << 20)
+        self.runtime = LocalRuntime(self.arena, preload=("torch", "transformers"))
+        self.restarted = asyncio.Event()
+        self.engine = make(self.runtime, self.restarted.set)
+        self.prompts = models.load_prompt_side(MODEL)
+        self.processor = models.load_picture_processor(MODEL.directory)
+        self._requests = 0
+
+    def prepare(self, color: tuple[int, int, int]) -> PreparedImage:
+        """Put a picture of one disc through the processor, into the arena."""
+        pixels = np.full((168, 168, 3), 235, np.uint8)
+        y, x = np.ogrid[:168, :168]
+        pixels[(y - 84) ** 2 + (x - 84) ** 2 < 50**2] = color
+        processed = self.processor.process(pixels, ImageOptions())
+        slot = self.arena.allocate(bundle_size(processed.arrays))
+        inputs = write_bundle(self.arena.view(slot), slot, processed.arrays)
+        return PreparedImage(processed.replacement, processed.rows, inputs, processed.meta, ())
+
+    async def encode(self, prepared: PreparedImage) -> EncodedImage:
+        size = prepared.rows * self.engine.info.embedding_bytes_per_row + 64
+        image: EncodedImage = await self.engine.encode(prepared, self.arena.allocate(size), deadline=now() + 60)
+        return image
+
+    def work(
+        self, question: str, *prepared: PreparedImage, sampling: Sampling = GREEDY, images: Any = ()
+    ) -> EngineWork:
+        parts = tuple(ImagePart(index, "", UrlRef("")) for index in range(len(prepared)))
+        turns = [Turn("user", (*parts, TextPart(question)))]
+        token_ids = self.prompts.tokenize(self.prompts.render(turns), [one.replacement for one in prepared])
+        pictures = [
+            PictureInput(image.embeddings, image.rows, one.meta) for one, image in zip(prepared, images, strict=True)
+        ]
+        self._requests += 1
+        return EngineWork(f"request-{self._requests}", token_ids, pictures, sampling, now() + 60)
+
+    async def answer(self, work: EngineWork) -> tuple[str, list[TokenEvent], list[FinishEvent]]:
+        tokens: list[TokenEvent] = []
+        finishes: list[FinishEvent] = []
+        async for event in self.engine.generate(work):
+            assert not (finishes and finishes[-1].last), "nothing follows the last event"
+            (tokens if isinstance(event, TokenEvent) else finishes).append(event)
+        return "".join(event.text for event in tokens if event.choice == 0), tokens, finishes
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES)
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    bench = Bench(ENGINES[request.param])
+    await bench.engine.start()
+    yield bench
+    await bench.engine.stop(seconds_max=10)
+    await bench.runtime.close()
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO = "Hello, who are you?"
+
+
+async def test_it_says_what_it_is(bench: Bench) -> None:
+    assert bench.engine.ready
+    info = bench.engine.info
+    assert info.model == MODEL.name
+    assert info.context_tokens_max == bench.prompts.context_tokens_max
+    assert len(info.encoder_version) >= 16
+    assert info.embedding_bytes_per_row > 0
+
+
+async def test_an_answer_about_a_picture_with_every_stage_timed(bench: Bench) -> None:
+    prepared = bench.prepare((220, 30, 30))
+    called = now()
+    image = await bench.encode(prepared)
+    assert [span.stage for span in image.spans] == ["encoder_queue", "vision_encode", "embedding_transfer"]
+    assert called <= image.spans[0].start
+    assert all(span.start <= span.end <= now() for span in image.spans)
+    asked = now()
+    text, tokens, finishes = await bench.answer(bench.work("What colour is it?", prepared, images=[image]))
+    assert "red" in text.lower()
+    assert [span.stage for span in tokens[0].spans] == ["llm_queue", "llm_prefill"]
+    assert asked <= tokens[0].spans[0].start
+    (finish,) = finishes
+    assert finish.reason == "stop"
+    assert finish.last
+    assert finish.output_tokens == sum(len(event.token_ids) for event in tokens)
+
+
+async def test_the_same_answer_alone_and_at_once(bench: Bench) -> None:
+    prepared = [bench.prepare(color) for color in ((220, 30, 30), (30, 60, 220))]
+    images = await asyncio.gather(*(bench.encode(one) for one in prepared))
+    questions = [
+        lambda: bench.work("What colour is it?", prepared[0], images=images[:1]),
+        lambda: bench.work(HELLO),
+        lambda: bench.work("What shape is it?", prepared[1], images=images[1:]),
+    ]
+    alone = [(await bench.answer(ask()))[0] for ask in questions]
+    together = await asyncio.gather(*(bench.answer(ask()) for ask in questions))
+    assert [text for text, _, _ in together] == alone
+    assert len(set(alone)) == 3
+
+
+async def test_several_choices_end_with_the_last(bench: Bench) -> None:
+    sampling = Sampling(6, temperature=1.5, seed=1, n=2, ignore_eos=True, logprobs=2)
+    _, tokens, finishes = await bench.answer(bench.work(HELLO, sampling=sampling))
+    assert {event.choice for event in tokens} == {0, 1}
+    assert [(finish.reason, finish.output_tokens, finish.last) for finish in finishes] == [
+        ("length", 6, False),
+        ("length", 6, True),
+    ]
+    assert all(len(event.steps) == len(event.token_ids) for event in tokens)
+    _, again, _ = await bench.answer(bench.work(HELLO, sampling=sampling))
+    assert [event.token_ids for event in again] == [event.token_ids for event in tokens]
+
+
+async def test_stop_strings(bench: Bench) -> None:
+    text, _, _ = await bench.answer(bench.work(HELLO))
+    stopped, _, finishes = await bench.answer(
+        bench.work(HELLO, sampling=msgspec.structs.replace(GREEDY, stop=(text[5:9],)))
+    )
+    assert (stopped, finishes[0].reason) == (text[: text.index(text[5:9])], "stop")
+
+
+async def test_closing_early_frees_the_place_at_once(bench: Bench) -> None:
+    endless = Sampling(3000, temperature=0, ignore_eos=True)
+    for _ in range(12):  # more than may be open together
+        async with contextlib.aclosing(bench.engine.generate(bench.work(HELLO, sampling=endless))) as events:
+            assert isinstance(await anext(events), TokenEvent)
+    assert (await bench.answer(bench.work(HELLO)))[2]
+
+
+async def test_a_full_queue_is_refused_and_others_are_answered(bench: Bench) -> None:
+    works = [bench.work(HELLO, sampling=Sampling(64, temperature=0, ignore_eos=True)) for _ in range(8)]
+    results = await asyncio.gather(*(bench.answer(work) for work in works), return_exceptions=True)
+    refused = [result for result in results if isinstance(result, FoveateError)]
+    assert {error.code for error in refused} == {"queue_full"}
+    assert len(results) - len(refused) >= 4, "two rows and two places"
+
+
+async def test_a_deadline_that_passes(bench: Bench) -> None:
+    work = bench.work(HELLO, sampling=Sampling(3000, temperature=0, ignore_eos=True))
+    with pytest.raises(FoveateError) as raised:
+        await bench.answer(msgspec.structs.replace(work, deadline=now() + 0.3))
+    assert raised.value.code == "deadline_exceeded"
+
+
+async def test_bad_pictures_fail_alone(bench: Bench) -> None:
+    prepared = bench.prepare((220, 30, 30))
+    image = await bench.encode(prepared)
+    bad_inputs = msgspec.structs.replace(prepared, rows=prepared.rows + 1)
+    wrong = msgspec.structs.replace(image, rows=image.rows - 1)
+    results = await asyncio.gather(
+        bench.encode(bad_inputs),
+        bench.answer(bench.work("What colour is it?", prepared, images=[wrong])),
+        bench.answer(bench.work("What colour is it?", prepared, images=[image])),
+        return_exceptions=True,
+    )
+    assert isinstance(results[0], EncodeFailed)
+    assert isinstance(results[1], EngineFailed)
+    assert "red" in results[2][0].lower()
+
+
+async def test_cancelling_encodings_is_clean(bench: Bench) -> None:
+    prepared = bench.prepare((220, 30, 30))
+    tasks = [asyncio.ensure_future(bench.encode(prepared)) for _ in range(6)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    assert all(
+        isinstance(result, asyncio.CancelledError) for result in await asyncio.gather(*tasks, return_exceptions=True)
+    )
+    assert (await bench.encode(prepared)).rows == prepared.rows
+
+
+async def test_killed_it_ends_what_is_open_and_answers_again(bench: Bench) -> None:
+    """Last: the process is another one afterwards."""
+    endless = Sampling(3000, temperature=0, ignore_eos=True)
+    events = bench.engine.generate(bench.work(HELLO, sampling=endless))
+    await anext(events)
+    waiting = asyncio.ensure_future(bench.answer(bench.work(HELLO, sampling=endless)))
+    await asyncio.sleep(0)
+    os.kill(bench.engine.worker.pid, signal.SIGKILL)
+    with pytest.raises(EngineFailed):
+        async for _ in events:
+            pass
+    with pytest.raises(EngineFailed):
+        await waiting
+    assert not bench.engine.ready
+    with pytest.raises(EngineUnavailable):
+        await bench.answer(bench.work(HELLO))
+    await asyncio.wait_for(bench.restarted.wait(), 60)
+    assert bench.engine.ready
+    assert bench.engine.restarts == 1
+    assert (await bench.answer(bench.work(HELLO)))[0]

@@ -1,0 +1,288 @@
+"""The gateway's side of the engine, against a worker that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from foveate.core.clock import now
+from foveate.core.errors import (
+    DeadlineExceeded,
+    EncodeFailed,
+    EngineFailed,
+    EngineUnavailable,
+    QueueFull,
+    StartupError,
+)
+from foveate.core.media import EncodedImage, PreparedImage
+from foveate.core.memory import Slot, TensorBundle
+from foveate.core.request import Sampling
+from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.engines.embedded import client as client_module
+from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.messages import Cancel, EmbeddedConfig, Generate
+from foveate.engines.port import EngineInfo, EngineWork, FailEvent, FinishEvent, TokenEvent
+from foveate.runtime.port import Progress, Ready, WorkerSpec
+
+INFO = EngineInfo("model", "version", 64, 1000)
+BUNDLE = TensorBundle(Slot(0, 64), (), 0)
+PREPARED = PreparedImage("<image>", 1, BUNDLE, {}, ())
+ENCODED = EncodedImage(BUNDLE, 1, ())
+
+
+class FakeWorker:
+    """A worker process that does what the test says."""
+
+    def __init__(self, spec: WorkerSpec, fails: bool) -> None:
+        self.spec = spec
+        self.fails = fails
+        self.alive = False
+        self.sent: asyncio.Queue[Any] = asyncio.Queue()
+        self.say: Callable[[Any], None] = lambda message: None
+        self._on_exit: Callable[[], None] = lambda: None
+
+    async def start(
+        self, *, on_message: Callable[[Any], None], on_exit: Callable[[], None], seconds_max: float
+    ) -> Ready:
+        await asyncio.sleep(0)
+        on_message(Progress("loading"))
+        if self.fails:
+            raise StartupError("no memory")
+        self.say, self._on_exit, self.alive = on_message, on_exit, True
+        return Ready(msgspec.to_builtins(INFO))
+
+    def send(self, message: Any) -> None:
+        if self.alive:
+            self.sent.put_nowait(message)
+
+    def kill(self) -> None:
+        self.alive = False
+        self._on_exit()
+
+    async def stop(self, *, seconds_max: float) -> None:
+        if self.alive:
+            self.kill()
+
+
+class FakeRuntime:
+    def __init__(self) -> None:
+        self.workers: list[FakeWorker] = []
+        self.starts_that_fail = 0
+        self.another = asyncio.Event()
+
+    def worker(self, spec: WorkerSpec) -> FakeWorker:
+        fails = self.starts_that_fail > 0
+        self.starts_that_fail -= fails
+        self.workers.append(FakeWorker(spec, fails))
+        if len(self.workers) > 1:
+            self.another.set()
+        return self.workers[-1]
+
+    async def close(self) -> None:
+        for worker in self.workers:
+            await worker.stop(seconds_max=1)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.runtime = FakeRuntime()
+        self.lines: list[str] = []
+        self.restarted = asyncio.Event()
+        self.engine = EmbeddedEngine(
+            self.runtime,
+            EmbeddedConfig("directory", "model"),
+            threads=2,
+            start_seconds_max=5,
+            on_progress=self.lines.append,
+            on_restart=self.restarted.set,
+        )
+
+    @property
+    def worker(self) -> FakeWorker:
+        return self.runtime.workers[-1]
+
+    def generate(self, request_id: str = "r") -> Any:
+        return self.engine.generate(EngineWork(request_id, [1], [], Sampling(5), now() + 60))
+
+    async def generating(self, request_id: str = "r") -> tuple[Any, asyncio.Task[Any]]:
+        """Return an open generation and the task that waits for its next event."""
+        stream = self.generate(request_id)
+        task = asyncio.ensure_future(anext(stream))
+        message = await self.worker.sent.get()
+        assert isinstance(message, Generate)
+        return stream, task
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    monkeypatch.setattr(client_module, "_RESTART_SECONDS_MIN", 0.01)
+    bench = Bench()
+    await bench.engine.start()
+    yield bench
+    await bench.engine.stop(seconds_max=1)
+
+
+async def test_start_tells_what_it_is_and_what_it_loads(bench: Bench) -> None:
+    assert bench.engine.ready
+    assert bench.engine.info == INFO
+    assert bench.lines == ["loading"]
+    assert bench.worker.spec.title == "foveate: engine 0"
+    assert bench.worker.spec.threads == 2
+
+
+async def test_before_the_start_nothing_can_be_asked() -> None:
+    engine = Bench().engine
+    assert not engine.ready
+    with pytest.raises(EngineUnavailable):
+        engine.info  # noqa: B018
+    with pytest.raises(EngineUnavailable):
+        await anext(engine.generate(EngineWork("r", [1], [], Sampling(5), now() + 60)))
+    with pytest.raises(EngineUnavailable):
+        await engine.encode(PREPARED, Slot(0, 64), deadline=now() + 5)
+
+
+async def test_events_reach_their_request_and_end_with_the_last(bench: Bench) -> None:
+    a, first_a = await bench.generating("a")
+    b, first_b = await bench.generating("b")
+    bench.worker.say(TokenEvent("b", 0, "B", [2]))
+    bench.worker.say(TokenEvent("a", 0, "A", [1]))
+    bench.worker.say(FinishEvent("a", 1, "stop", 1, last=False))
+    bench.worker.say(FinishEvent("a", 0, "stop", 1, last=True))
+    bench.worker.say(TokenEvent("nobody", 0, "x", [1]))
+    assert (await first_a).text == "A"
+    assert [event.last async for event in a] == [False, True]
+    assert (await first_b).text == "B"
+    await b.aclose()
+    assert await bench.worker.sent.get() == Cancel("b")
+    assert bench.worker.sent.empty(), "what has ended is not cancelled"
+
+
+async def test_closing_early_cancels(bench: Bench) -> None:
+    _, waiting = await bench.generating()
+    waiting.cancel()
+    assert await bench.worker.sent.get() == Cancel("r")
+
+
+async def test_submission_is_timed_from_the_call(bench: Bench) -> None:
+    stream = bench.generate()
+    called = now()
+    task = asyncio.ensure_future(anext(stream))
+    assert (await bench.worker.sent.get()).submitted_at <= called
+    task.cancel()
+
+
+async def test_failures_are_raised(bench: Bench) -> None:
+    _, waiting = await bench.generating()
+    bench.worker.say(FailEvent("r", QueueFull(detail="full").record()))
+    with pytest.raises(QueueFull, match="full"):
+        await waiting
+    assert bench.worker.sent.empty()
+
+
+async def test_an_id_is_open_once(bench: Bench) -> None:
+    _, waiting = await bench.generating()
+    with pytest.raises(ValueError, match="open already"):
+        await anext(bench.generate())
+    bench.worker.say(TokenEvent("r", 0, "still", [1]))
+    assert (await waiting).text == "still"
+
+
+async def test_death_ends_what_is_open_and_the_engine_comes_back(bench: Bench) -> None:
+    _, waiting = await bench.generating("before")
+    encoding = asyncio.ensure_future(bench.engine.encode(PREPARED, Slot(0, 64), deadline=now() + 60))
+    await bench.worker.sent.get()
+    bench.runtime.starts_that_fail = 2
+    bench.worker.kill()
+    assert not bench.engine.ready
+    with pytest.raises(EngineFailed):
+        await waiting
+    with pytest.raises(EngineUnavailable):
+        await encoding
+    with pytest.raises(EngineUnavailable):
+        await anext(bench.generate())
+    await asyncio.wait_for(bench.restarted.wait(), 30)
+    assert bench.engine.ready
+    assert bench.engine.restarts == 3, "two starts failed"
+    _, waiting = await bench.generating("after")
+    bench.worker.say(TokenEvent("after", 0, "back", [1]))
+    assert (await waiting).text == "back"
+
+
+async def test_death_after_the_first_token(bench: Bench) -> None:
+    stream, waiting = await bench.generating()
+    bench.worker.say(TokenEvent("r", 0, "one", [1]))
+    await waiting
+    bench.worker.kill()
+    with pytest.raises(EngineFailed):
+        await anext(stream)
+
+
+async def test_stop_ends_what_is_open_and_does_not_restart(bench: Bench) -> None:
+    _, waiting = await bench.generating()
+    await bench.engine.stop(seconds_max=1)
+    with pytest.raises(EngineFailed):
+        await waiting
+    assert len(bench.runtime.workers) == 1
+    assert not bench.engine.ready
+
+
+async def test_stop_while_restarting(bench: Bench) -> None:
+    bench.runtime.starts_that_fail = 10**6
+    bench.worker.kill()
+    await asyncio.wait_for(bench.runtime.another.wait(), 30)
+    await bench.engine.stop(seconds_max=1)
+    count = len(bench.runtime.workers)
+    await asyncio.sleep(0.1)
+    assert len(bench.runtime.workers) == count
+
+
+async def _encoding(bench: Bench, seconds: float = 60) -> tuple[asyncio.Task[EncodedImage], int]:
+    task = asyncio.ensure_future(bench.engine.encode(PREPARED, Slot(0, 64), deadline=now() + seconds))
+    message = await bench.worker.sent.get()
+    assert isinstance(message, Encode)
+    return task, message.job_id
+
+
+async def test_encode(bench: Bench) -> None:
+    first, first_id = await _encoding(bench)
+    second, second_id = await _encoding(bench)
+    bench.worker.say(EncodeRejected(second_id, EncodeFailed(detail="odd").record()))
+    bench.worker.say(EncodeDone(first_id, ENCODED))
+    assert await first == ENCODED
+    with pytest.raises(EncodeFailed, match="odd"):
+        await second
+    assert bench.worker.sent.empty()
+
+
+@pytest.mark.parametrize("answer", ["done", "dropped"])
+async def test_cancelled_encoding_ends_when_its_slots_are_free(bench: Bench, answer: str) -> None:
+    task, job_id = await _encoding(bench)
+    task.cancel()
+    assert await bench.worker.sent.get() == CancelEncode(job_id)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    assert not task.done(), "the process may still write into the slot"
+    bench.worker.say(EncodeDone(job_id, ENCODED) if answer == "done" else EncodeRejected(job_id, None))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_encode_deadline(bench: Bench) -> None:
+    task, job_id = await _encoding(bench, seconds=0.01)
+    assert await bench.worker.sent.get() == CancelEncode(job_id)
+    assert not task.done()
+    bench.worker.say(EncodeRejected(job_id, None))
+    with pytest.raises(DeadlineExceeded):
+        await task
+
+
+async def test_a_start_that_fails_raises() -> None:
+    bench = Bench()
+    bench.runtime.starts_that_fail = 1
+    with pytest.raises(StartupError, match="no memory"):
+        await bench.engine.start()
+    assert not bench.engine.ready
