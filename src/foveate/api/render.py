@@ -7,7 +7,7 @@ A renderer is made for one request. ``chunks`` turns one event into the structs 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -119,7 +119,8 @@ class ChatRenderer:
             ChatChoice(
                 index,
                 ChatReplyMessage("".join(choice.texts)),
-                ChatLogprobs(choice.log) if self._with_logprobs else None,
+                # Raw JSON stands for the value that it encodes.
+                ChatLogprobs(cast("list[ChatTokenLogprob]", choice.log)) if self._with_logprobs else None,
                 choice.finished(),
             )
             for index, choice in enumerate(self._choices)

@@ -8,7 +8,6 @@ The shapes are OpenAI's. Additions: ``usage.prompt_tokens_details.image_tokens``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -63,9 +62,9 @@ class ChatTokenLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities of a chat choice; ``content`` may hold tokens that are encoded already."""
+    """Log-probabilities of a chat choice."""
 
-    content: Sequence[ChatTokenLogprob] | Sequence[msgspec.Raw]
+    content: list[ChatTokenLogprob]
     refusal: None = None
 
 

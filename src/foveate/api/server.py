@@ -63,7 +63,15 @@ def _bind_sentence(host: str, port: int, error: OSError) -> str:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers."""
+    """uvicorn without its signal handlers, and telling when it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -110,8 +118,9 @@ class HttpServer:
 
     async def __aenter__(self) -> HttpServer:
         self._serving = asyncio.create_task(self._server.serve([self._listener]), name="http server")
-        while not self._server.started and not self._serving.done():
-            await asyncio.sleep(0.001)
+        accepting = asyncio.ensure_future(self._server.accepting.wait())
+        await asyncio.wait((self._serving, accepting), return_when=asyncio.FIRST_COMPLETED)
+        accepting.cancel()
         if self._serving.done():
             self._serving.result()
         return self

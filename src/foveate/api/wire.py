@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 Header = tuple[bytes, bytes]
 
-_DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024
+_DRAIN_BYTES_MAX: Final = 256 * 1024 * 1024
 _DRAIN_SECONDS_MAX: Final = 2.0
 _ECHO_CHARACTERS_MAX: Final = 128
 

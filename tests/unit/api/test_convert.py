@@ -1,0 +1,194 @@
+"""Rules between fields, and what each content part refers to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from foveate.api.convert import Arrival
+from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, Refused, UrlInvalid, UrlRefused
+from foveate.core.media import DataRef, InlineRef, UrlRef
+from foveate.core.request import ImagePart, Sampling, TextPart, Turn
+from tests.unit.api.asking import ARRIVAL, parsed, parsed_completion, refusal_of
+from tests.unit.api.fake import chat, with_parts
+
+
+def picture(url: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}, **fields}
+
+
+def test_defaults() -> None:
+    request = parsed(chat())
+    assert request.sampling == Sampling(tokens_max=0)
+    assert (request.id, request.model, request.kind, request.received_at) == ("chatcmpl-1", "m", "chat", 5.0)
+    assert request.turns == (Turn("user", (TextPart("x"),)),)
+    assert not request.stream
+    assert not request.include_usage
+
+
+def test_every_sampling_parameter_arrives() -> None:
+    request = parsed(
+        chat(
+            max_tokens=9, temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, stop=["a", "b"], n=2, presence_penalty=1,
+            frequency_penalty=-1, logprobs=True, top_logprobs=4, min_tokens=2, ignore_eos=True, stream=True,
+            stream_options={"include_usage": True}, model="org/other",
+        )
+    )  # fmt: skip
+    assert request.sampling == Sampling(
+        tokens_max=9, temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, stop=("a", "b"), n=2, presence_penalty=1,
+        frequency_penalty=-1, logprobs=4, tokens_min=2, ignore_eos=True,
+    )  # fmt: skip
+    assert request.stream
+    assert request.include_usage
+    assert request.model == "org/other"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(-1, 0), (0, 0), (3, 3)])
+def test_top_k_off(value: int, expected: int) -> None:
+    assert parsed(chat(top_k=value)).sampling.top_k == expected
+
+
+def test_logprobs() -> None:
+    assert parsed(chat(logprobs=True)).sampling.logprobs == 0
+    assert parsed(chat(logprobs=False)).sampling.logprobs is None
+    assert refusal_of(chat(top_logprobs=2)).param == "top_logprobs"
+    assert refusal_of(chat(logprobs=True, top_logprobs=21)).param == "top_logprobs"
+
+
+def test_both_names_of_the_token_limit() -> None:
+    assert parsed(chat(max_completion_tokens=5)).sampling.tokens_max == 5
+    assert parsed(chat(max_tokens=5, max_completion_tokens=5)).sampling.tokens_max == 5
+    assert refusal_of(chat(max_tokens=5, max_completion_tokens=6)).param == "max_tokens"
+    assert refusal_of(chat(max_tokens=5, min_tokens=6)).param == "min_tokens"
+
+
+def test_stream_options_need_a_stream() -> None:
+    assert refusal_of(chat(stream_options={"include_usage": True})).param == "stream_options"
+    assert refusal_of(chat(stream=True, stream_options={"include_obfuscation": True})).param == (
+        "stream_options.include_obfuscation"
+    )
+    parsed(chat(stream=True, stream_options={"include_obfuscation": False}))
+    assert refusal_of(chat(stream=True, stream_options={"usage": True})).param == "stream_options.usage"
+
+
+def test_model() -> None:
+    body = chat()
+    del body["model"]
+    assert parsed(body).model == "m"
+    error = refusal_of(chat(model="gpt"))
+    assert isinstance(error, ModelNotFound)
+    assert error.param == "model"
+    assert "org/other" in error.public
+
+
+def test_developer_is_system_and_order_is_kept() -> None:
+    request = parsed(
+        {
+            "messages": [
+                {"role": "developer", "content": "d"},
+                {"role": "user", "content": [{"type": "text", "text": "a"}, picture("https://h/1"), {"type": "text", "text": "b"}]},
+                {"role": "assistant", "content": None},
+                {"role": "tool", "tool_call_id": "c", "content": [picture("https://h/2", uuid="u")]},
+            ]
+        }
+    )  # fmt: skip
+    assert [turn.role for turn in request.turns] == ["system", "user", "assistant", "tool"]
+    assert request.turns[1].parts == (
+        TextPart("a"),
+        ImagePart(0, "messages[1].content[1].image_url.url", UrlRef("https://h/1")),
+        TextPart("b"),
+    )
+    assert request.turns[2].parts == ()
+    assert request.images[1] == ImagePart(
+        1, "messages[3].content[0].image_url.url", UrlRef("https://h/2"), "auto", "u"
+    )
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "tool"])
+def test_only_the_assistant_may_say_nothing(role: str) -> None:
+    assert refusal_of({"messages": [{"role": role, "content": None}]}).param == "messages[0].content"
+    assert refusal_of({"messages": [{"role": role}]}).param == "messages[0].content"
+
+
+def test_string_form_names_the_string() -> None:
+    assert parsed(with_parts({"type": "image_url", "image_url": "https://h/x"})).images[0].param == (
+        "messages[0].content[0].image_url"
+    )
+    assert refusal_of(with_parts({"type": "image_url", "image_url": ""})).param == "messages[0].content[0].image_url"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("file:///etc/passwd", UrlRefused),
+        ("ftp://h/x", UrlRefused),
+        ("inline:0", UrlRefused),
+        ("INLINE:0", UrlRefused),
+        ("javascript:x", UrlRefused),
+        ("picture.png", UrlInvalid),
+        ("/tmp/x.png", UrlInvalid),
+        ("//host/x.png", UrlInvalid),
+        ("iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkp", DataUrlInvalid),
+        ("/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgH", DataUrlInvalid),
+    ],
+)
+def test_urls_that_are_refused_at_once(url: str, kind: type[Refused]) -> None:
+    error = refusal_of(with_parts({"type": "text", "text": "x"}, picture(url)))
+    assert type(error) is kind
+    assert (error.param, error.part) == ("messages[0].content[1].image_url.url", 1)
+
+
+@pytest.mark.parametrize("url", ["https://h/x", "HTTP://h/x", " https://h/x"])
+def test_urls_are_passed_on_byte_for_byte(url: str) -> None:
+    assert parsed(with_parts(picture(url))).images[0].ref == UrlRef(url)
+
+
+def test_data_urls_are_passed_on() -> None:
+    assert parsed(with_parts(picture("DATA:image/png;base64,AA"))).images[0].ref == DataRef("DATA:image/png;base64,AA")
+
+
+def test_pictures_taken_out_of_a_large_body() -> None:
+    arrival = msgspec.structs.replace(ARRIVAL, inline=2)
+    request = parsed(with_parts(picture("inline:0"), picture("https://h/x"), picture("inline:1")), arrival=arrival)
+    assert [image.ref for image in request.images] == [InlineRef(0), UrlRef("https://h/x"), InlineRef(1)]
+
+
+@pytest.mark.parametrize("url", ["inline:2", "inline:0", "inline:-1", "inline:", "inline:x", "Inline:1", "inline:٣", "inline:" + "9" * 30])
+def test_a_client_cannot_write_inline_references(url: str) -> None:
+    arrival = Arrival("i", 0.0, ("m",), inline=2)
+    with pytest.raises(UrlRefused) as caught:
+        parsed(with_parts(picture("inline:0"), picture(url)), arrival=arrival)
+    assert caught.value.part == 1
+
+
+def test_completions() -> None:
+    request = parsed_completion({"model": "m", "prompt": "Once", "logprobs": 0})
+    assert (request.kind, request.prompt, request.turns) == ("completion", "Once", ())
+    assert request.sampling == Sampling(tokens_max=16, logprobs=0)
+    assert parsed_completion({"prompt": ["Once"], "max_tokens": 3}).prompt == "Once"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": [1]}, "prompt[0]"),
+        ({"prompt": "x", "logprobs": 6}, "logprobs"),
+        ({"prompt": "x", "logprobs": True}, "logprobs"),
+        ({"prompt": "x", "messages": []}, "messages"),
+        ({"prompt": "x", "echo": True}, "echo"),
+        ({"prompt": "x", "best_of": 2}, "best_of"),
+        ({"prompt": "x", "suffix": "y"}, "suffix"),
+    ],
+)
+def test_completions_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parsed_completion(fields)
+    assert caught.value.param == param
+    assert isinstance(caught.value, InvalidParameter) or fields.keys() & {"echo", "best_of", "suffix"}

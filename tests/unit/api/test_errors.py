@@ -1,0 +1,67 @@
+"""Every error class of the core gets its answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from foveate.api import errors
+from foveate.core.errors import (
+    ArenaFull,
+    EncodeFailed,
+    FetchFailed,
+    FoveateError,
+    Kind,
+    MediaTooLarge,
+    Overloaded,
+    QueueFull,
+    Refused,
+    error_classes,
+)
+
+
+@pytest.mark.parametrize("kind", error_classes().values(), ids=lambda kind: kind.__name__)
+def test_every_class(kind: type[FoveateError]) -> None:
+    error = kind(detail="/srv/secret 10.0.0.1", param="messages[0]")
+    status = errors.status(error)
+    body = json.loads(errors.body(error))
+    assert body == {
+        "error": {"message": kind.sentence, "type": body["error"]["type"], "param": "messages[0]", "code": kind.code}
+    }
+    headers = dict(errors.headers(error))
+    if issubclass(kind, Refused):
+        assert 400 <= status < 500
+        assert body["error"]["type"] == "invalid_request_error"
+        assert headers == {}
+    elif issubclass(kind, Overloaded):
+        assert status in (429, 503)
+        assert headers == {b"retry-after": b"1"}
+        assert body["error"]["type"] == "overloaded_error"
+    else:
+        assert status >= 500
+        assert (headers.get(b"x-should-retry") == b"false") is not kind.retryable
+
+
+def test_every_kind_has_one_status() -> None:
+    assert set(errors.STATUS) == set(Kind)
+    assert len(set(errors.STATUS.values())) == len(Kind)
+
+
+def test_what_is_known_of_a_limit_is_told() -> None:
+    body = json.loads(errors.body(MediaTooLarge("Too large.", param="p", part=3, limit=10, actual=11.5)))
+    assert body["error"] == {
+        "message": "Too large.", "type": "invalid_request_error", "param": "p", "code": "media_too_large",
+        "part": 3, "limit": 10, "actual": 11.5,
+    }  # fmt: skip
+
+
+def test_retry_after_is_whole_seconds_and_never_none() -> None:
+    assert errors.headers(QueueFull(retry_after_seconds=2.1)) == [(b"retry-after", b"3")]
+    assert errors.headers(ArenaFull(retry_after_seconds=0.0)) == [(b"retry-after", b"1")]
+
+
+def test_clients_are_told_not_to_repeat_what_will_fail_again() -> None:
+    assert errors.headers(EncodeFailed()) == [(b"x-should-retry", b"false")]
+    assert errors.headers(FetchFailed()) == []
+    assert errors.status(FetchFailed()) == 502
