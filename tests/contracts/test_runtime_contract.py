@@ -8,7 +8,6 @@ from typing import Any
 
 import psutil
 import pytest
-import uvloop
 from tests.workers import Answer, Ask, Write
 
 from foveate.core.errors import StartupError
@@ -18,12 +17,6 @@ from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
 
 RUNTIMES: dict[str, Callable[[Arena], Runtime]] = {"local": LocalRuntime}
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    """The loop that the gateway runs on."""
-    return uvloop.EventLoopPolicy()
 
 
 class Bench:

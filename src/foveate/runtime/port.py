@@ -73,8 +73,9 @@ class WorkerContext(Protocol):
     arena: ArenaAccess
 
     def receive(self, timeout_seconds: float | None = None) -> Any | None:
-        """Return the next message; ``None`` when the gateway is gone or asks to stop. Raises TimeoutError on
-        ``timeout_seconds``.
+        """Return the next message; ``None`` when the gateway is gone or asks to stop.
+
+        Raises TimeoutError when none came within ``timeout_seconds``.
         """
         ...
 

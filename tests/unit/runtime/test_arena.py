@@ -95,7 +95,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArenaMachine = ArenaMachine.TestCase
-TestArenaMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestArenaMachine.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 
 
 def test_takes_the_smallest_range_that_fits(arena: Arena) -> None:
