@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
@@ -224,5 +224,7 @@ class Model(RuleBasedStateMachine):
         assert (self.cache.stats().bytes, self.cache.stats().pinned) == (0, 0)
 
 
-Model.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestModel = Model.TestCase

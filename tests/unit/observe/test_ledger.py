@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foveate.core import clock
@@ -77,6 +77,7 @@ def test_server_timing_of_an_error_answer_has_no_ttft() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(STAGES), st.floats(0, 1e5)), st.floats(0, 1e5))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rounding_keeps_the_sum_closed(stages: dict, rest: float) -> None:  # type: ignore[type-arg]
     ttft = sum(stages.values()) + rest
     rounded, rounded_ttft, unattributed = Breakdown(stages, ttft, rest, None, ttft).rounded()

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foveate.observe.loop_lag import LoopLag, quantile
@@ -75,6 +75,7 @@ async def test_a_failing_listener_does_not_stop_the_probe() -> None:
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=300), st.floats(0.01, 1))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_quantile_is_the_nearest_rank(samples: list[float], q: float) -> None:
     found = quantile(samples, q)
     assert found in samples

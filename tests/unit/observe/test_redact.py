@@ -3,7 +3,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foveate.observe.redact import TEXT_MAX, redact, redact_text
@@ -38,6 +38,7 @@ def test_what_is_cut_and_what_is_kept(text: str, expected: str) -> None:
         ["data:image/png;base64,{}", "https://h.example/p?token={}", "/path?token={}", "https://u:{}@h.example/"]
     ),
 )
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_secret_never_passes(before: str, secret: str, shape: str) -> None:
     assert secret not in redact_text(f"{before} {shape.format(secret)} and more")
 
