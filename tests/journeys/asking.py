@@ -1,0 +1,71 @@
+"""Ask a journey as the API would, and read the answer whole."""
+
+import asyncio
+import itertools
+
+import msgspec
+
+from foveate.bench.pictures import circle, data_url, encoded
+from foveate.core.clock import now
+from foveate.core.media import DataRef, MediaRef
+from foveate.core.request import ImagePart, Request, Sampling, TextPart, Turn
+from foveate.engines.port import FinishEvent, TokenEvent
+from foveate.journey.service import Journey
+
+numbers = itertools.count(1)
+RED, BLUE, GREEN = (220, 30, 30), (40, 60, 220), (30, 170, 60)
+QUESTION = "What is in this image?"
+
+
+class Answered(msgspec.Struct):
+    """What came back."""
+
+    text: str
+    timing: dict[str, float]
+    reason: str
+    images: int
+    visual_tokens: int
+
+
+def picture(colour: tuple[int, int, int], shade: int | None = None, size: int = 224) -> DataRef:
+    """A circle as a data URL; a shade that was not used before makes it a picture that no cache holds."""
+    shade = 250 - next(numbers) % 40 if shade is None else shade
+    return DataRef(data_url(encoded(circle(colour, size, shade), "PNG"), "png"))
+
+
+def request(*refs: MediaRef, text: str = QUESTION, tokens: int = 24) -> Request:
+    """A chat request with these pictures before the text."""
+    parts = [ImagePart(index, f"messages[0].content[{index}].image_url", ref) for index, ref in enumerate(refs)]
+    sampling = Sampling(tokens_max=tokens, temperature=0)
+    turns = (Turn("user", (*parts, TextPart(text))),)
+    return Request(f"chatcmpl-{next(numbers)}", "m", "chat", sampling, now(), turns=turns, stream=True)
+
+
+async def ask(service: Journey, asked: Request) -> Answered:
+    """Take a request through its whole journey."""
+    text, reason = "", ""
+    async with service.answer(asked, None) as answer:
+        await answer.begin()
+        async for event in answer.events():
+            if isinstance(event, TokenEvent):
+                text += event.text
+            elif isinstance(event, FinishEvent):
+                reason = event.reason
+        entries = [entry.split(";dur=") for entry in answer.server_timing().split(", ")]
+        usage = answer.usage()
+    timing = {name: float(value) for name, value in entries}
+    return Answered(text, timing, reason, usage.images, usage.visual_tokens)
+
+
+def cached_bytes(service: Journey) -> int:
+    """Arena bytes that the two caches account for."""
+    tools = service.tools
+    return tools.processor_cache.stats().bytes + tools.encoder_cache.stats().bytes
+
+
+async def settled(service: Journey) -> None:
+    """Wait until nothing is under way, workers' late answers included."""
+    async with asyncio.timeout(30):
+        await service.idle()
+        while service.tools.arena.used_bytes != cached_bytes(service) or service.tools.media.busy:
+            await asyncio.sleep(0.01)

@@ -1,0 +1,22 @@
+"""The assembled inside of the server, with real workers, without HTTP. One for all tests of this folder: it takes seconds to start."""
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from foveate.assembly import journey
+from foveate.journey.service import Journey
+from foveate.settings import load
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def service() -> AsyncIterator[Journey]:
+    flags = {
+        "log.requests": "off",
+        "fetch.http_allowed": "true",
+        "fetch.private_networks": "127.0.0.0/8",
+        "media.workers": "2",
+        "engine.threads": "1",
+    }
+    async with journey(load(flags), say=lambda text: None) as built:
+        yield built

@@ -1,0 +1,99 @@
+"""Requests that go well: right answers, stages that close, work done once."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from tests.journeys.asking import BLUE, RED, ask, picture, request, settled
+
+from foveate.core.media import UrlRef
+from foveate.core.stages import STAGES
+from foveate.journey.service import Journey
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+MEDIA = {"media_decode", "mm_processor", "encoder_queue", "vision_encode", "embedding_transfer"}
+
+
+async def test_a_picture_is_answered_and_its_stages_sum_to_the_first_token(service: Journey) -> None:
+    answered = await ask(service, request(picture(RED)))
+    assert answered.text == "A red circle."
+    assert answered.reason == "stop"
+    assert (answered.images, answered.visual_tokens) == (1, 64)
+    assert set(answered.timing) == {*STAGES, "ttft", "unattributed"}
+    stages = sum(value for name, value in answered.timing.items() if name != "ttft")
+    assert stages == pytest.approx(answered.timing["ttft"], abs=0.002)
+
+
+async def test_text_has_no_media_stage(service: Journey) -> None:
+    answered = await ask(service, request(text="Hello!"))
+    assert answered.text.startswith("Hello!")
+    assert set(answered.timing) == {"admission", "llm_queue", "llm_prefill", "ttft", "unattributed"}
+
+
+async def test_a_repeated_picture_is_not_worked_on_again(service: Journey) -> None:
+    again = picture(BLUE)
+    first = await ask(service, request(again))
+    second = await ask(service, request(again))
+    assert first.text == second.text == "A blue circle."
+    assert set(first.timing) >= MEDIA
+    assert not set(second.timing) & MEDIA
+
+
+async def test_two_pictures_keep_their_order(service: Journey) -> None:
+    answered = await ask(service, request(picture(BLUE), picture(RED), text="Describe both images."))
+    assert answered.text == "First image: a blue circle. Second image: a red circle."
+
+
+async def test_the_processor_cache_alone_saves_media_decode(service: Journey) -> None:
+    again = picture(RED)
+    await ask(service, request(again))
+    service.tools.encoder_cache.clear()
+    answered = await ask(service, request(again))
+    assert answered.text == "A red circle."
+    assert not {"media_decode", "mm_processor"} & set(answered.timing)
+    assert "vision_encode" in answered.timing
+
+
+async def test_requests_for_one_new_picture_at_once_share_the_work(service: Journey) -> None:
+    before = service.tools.encoder_cache.stats()
+    new = picture(BLUE)
+    answers = await asyncio.gather(*(ask(service, request(new)) for _ in range(8)))
+    after = service.tools.encoder_cache.stats()
+    assert {answered.text for answered in answers} == {"A blue circle."}
+    assert after.entries - before.entries == 1
+    shared, hits = after.shared - before.shared, after.hits - before.hits
+    assert shared + hits == 7
+    assert shared > 0
+
+
+async def test_a_url_is_fetched_once_and_its_origin_logged_without_the_query(service: Journey) -> None:
+    seen: list[str] = []
+    data = picture(RED)
+    import base64
+
+    async def serve(request: web.Request) -> web.Response:
+        seen.append(request.raw_path)
+        return web.Response(body=base64.b64decode(data.url.partition(",")[2]), content_type="image/webp")
+
+    app = web.Application()
+    app.router.add_get("/{name}", serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    policy = service.tools.policy
+    try:
+        object.__setattr__(policy, "ports", frozenset({*policy.ports, port}))
+        answered = await ask(service, request(UrlRef(f"http://127.0.0.1:{port}/a%27b.png?sig=a%2Fb")))
+    finally:
+        await runner.cleanup()
+    assert answered.text == "A red circle."
+    assert seen == ["/a%27b.png?sig=a%2Fb"]
+
+
+async def test_nothing_is_left_behind(service: Journey) -> None:
+    await settled(service)
+    assert service.tools.arena.slots == sum(
+        cache.stats().entries for cache in (service.tools.processor_cache, service.tools.encoder_cache)
+    )

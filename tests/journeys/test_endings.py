@@ -1,0 +1,117 @@
+"""Requests that do not go well: one ending each, and everything they held is given back."""
+
+import asyncio
+import base64
+import dataclasses
+
+import pytest
+from tests.journeys.asking import BLUE, GREEN, RED, ask, cached_bytes, picture, request, settled
+
+from foveate.core.errors import (
+    DeadlineExceeded,
+    Draining,
+    FoveateError,
+    ImageTooLarge,
+    MediaTooLarge,
+    MediaUndecodable,
+    MediaUnsupported,
+    PromptTooLong,
+    QueueFull,
+    TooManyImages,
+    UrlRefused,
+)
+from foveate.core.media import DataRef, UrlRef
+from foveate.core.request import Request
+from foveate.journey.service import Journey
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def limited(service: Journey, **limits: float) -> Journey:
+    """The same server with other limits."""
+    tools = dataclasses.replace(service.tools, limits=dataclasses.replace(service.tools.limits, **limits))
+    return Journey(tools, models=service.models)
+
+
+def inline(data: bytes) -> DataRef:
+    return DataRef("data:image/png;base64," + base64.b64encode(data).decode())
+
+
+HALF = base64.b64decode(picture(GREEN).url.partition(",")[2])[:200]
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits", "error"),
+    [
+        (lambda: request(picture(RED), picture(RED)), {"images_max": 1}, TooManyImages),
+        (lambda: request(picture(RED)), {"item_bytes_max": 10}, MediaTooLarge),
+        (lambda: request(picture(RED)), {"pixels_max": 1000}, ImageTooLarge),
+        (lambda: request(picture(RED)), {"side_max": 100}, ImageTooLarge),
+        (lambda: request(inline(b"<html>no</html>")), {}, MediaUnsupported),
+        (lambda: request(inline(HALF)), {}, MediaUndecodable),
+        (lambda: request(UrlRef("http://169.254.169.254/latest")), {}, UrlRefused),
+        (lambda: request(text="red " * 5000), {}, PromptTooLong),
+        (lambda: request(picture(RED), tokens=4090), {}, PromptTooLong),
+        (lambda: request(text="Hello!"), {"request_seconds_max": 0.0}, DeadlineExceeded),
+        (lambda: request(text="Hello!"), {"requests_max": 0}, QueueFull),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+async def test_each_refusal_has_its_class_and_leaves_nothing(
+    service: Journey, asked: object, limits: dict[str, float], error: type[FoveateError]
+) -> None:
+    assert callable(asked)
+    with pytest.raises(error):
+        await ask(limited(service, **limits), asked())
+    await settled(service)
+
+
+async def test_the_error_names_the_picture(service: Journey) -> None:
+    with pytest.raises(MediaUnsupported) as caught:
+        await ask(service, request(picture(RED), inline(b"%PDF-1.4"), picture(BLUE)))
+    assert caught.value.part == 1
+    assert caught.value.param == "messages[0].content[1].image_url"
+    await settled(service)
+
+
+async def test_a_draining_server_refuses(service: Journey) -> None:
+    draining = limited(service)
+    draining.drain()
+    assert not draining.readiness().ready
+    with pytest.raises(Draining):
+        await ask(draining, request(text="Hello!"))
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 2, 4, 8, 16, 32, 64, 128])
+async def test_a_client_may_leave_at_any_moment(service: Journey, milliseconds: int) -> None:
+    asked: Request = request(picture(RED), picture(BLUE), picture(GREEN), text="Describe the images.", tokens=200)
+    task = asyncio.ensure_future(ask(service, asked))
+    await asyncio.sleep(milliseconds / 1000)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await settled(service)
+    assert service.open_requests == 0
+    assert service.tools.multimodal_places.waiting == 0
+
+
+async def test_the_first_of_those_who_share_a_picture_may_leave(service: Journey) -> None:
+    new = picture(GREEN)
+    tasks = [asyncio.ensure_future(ask(service, request(new))) for _ in range(4)]
+    while not len(service.tools.flights):
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert all(not isinstance(answer, BaseException) and answer.text == "A green circle." for answer in answers[1:])
+    await settled(service)
+
+
+async def test_every_place_is_given_back(service: Journey) -> None:
+    async def one(number: int) -> None:
+        with pytest.raises(MediaUndecodable):
+            await ask(service, request(inline(HALF + bytes([number]))))
+
+    await asyncio.gather(*(one(number) for number in range(80)))
+    assert (await ask(service, request(picture(RED)))).text == "A red circle."
+    await settled(service)
+    assert service.tools.arena.used_bytes == cached_bytes(service)
