@@ -25,7 +25,7 @@ from PIL import AvifImagePlugin, BmpImagePlugin, GifImagePlugin, Image, PngImage
 from foveate.core.errors import MediaUndecodable
 from foveate.core.media import ImageHeader
 from foveate.media.headers.jpeg import scan_start
-from foveate.media.headers.raster import is_animated_webp
+from foveate.media.headers.raster import PNG_BIT_DEPTH_AT, is_animated_webp
 from foveate.media.headers.shape import stored_size
 from foveate.media.samples import flattened, to_eight_bits
 
@@ -68,9 +68,8 @@ def to_pixels(data: memoryview, header: ImageHeader) -> np.ndarray:
             pixels = _with_pillow(data, header)
     except (MediaUndecodable, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # decoders raise what they like; their texts may quote addresses, so only the type is kept
+    except Exception as error:
+        # Decoders raise what they like, and their texts may quote addresses: only the type is kept.
         raise MediaUndecodable(detail=f"{header.format}: {type(error).__name__}") from None
     if pixels.shape != (header.height, header.width, 3):
         raise _wrong_size(header)
@@ -119,6 +118,13 @@ def _with_pillow(data: memoryview, header: ImageHeader) -> np.ndarray:
         turned_by_pillow = header.format == "tiff"
         if image.size != ((header.width, header.height) if turned_by_pillow else stored_size(header)):
             raise _wrong_size(header)
+        if (
+            header.format == "png"
+            and data[PNG_BIT_DEPTH_AT] == 16
+            and isinstance(image.info.get("transparency"), tuple)
+        ):
+            # Pillow keeps the high byte of 16-bit colours, but not of the colour that is to be transparent.
+            image.info["transparency"] = tuple(sample >> 8 for sample in image.info["transparency"])
         image.load()
         pixels = flattened(to_eight_bits(image))
     return pixels if turned_by_pillow else _upright(pixels, header.orientation)

@@ -63,5 +63,5 @@ def _scaled(values: np.ndarray, *, floating: bool) -> np.ndarray:
         low, high = 0.0, 255.0
     elif low >= 0 and high <= 65535:
         low, high = 0.0, 65535.0
-    eight: np.ndarray = np.rint((finite - low) * (255.0 / (high - low))).astype(np.uint8)
+    eight: np.ndarray = np.rint((finite - low) * (255.0 / (high - low or 1.0))).astype(np.uint8)
     return eight

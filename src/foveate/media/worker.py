@@ -9,6 +9,7 @@ never leave this process.
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Final
 
 from foveate.core.clock import now
@@ -43,6 +44,8 @@ def main(context: WorkerContext) -> None:
     """Entry point of a media worker; ``context.spec.config`` is the directory of the model whose processor it loads."""
     from foveate.models import load_picture_processor  # loads transformers: only a worker may
 
+    # Pillow warns of odd files on stderr; the answer to the client says what matters, and anyone could fill the log.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     worker = MediaWorker(context, load_picture_processor(context.spec.config))
     context.send(Ready({}))
     while (job := context.receive()) is not None:

@@ -1,8 +1,11 @@
-"""The fetcher against real sockets on 127.0.0.1: where it connects, what it sends, and what it makes of every kind of origin."""
+"""The fetcher against real sockets on 127.0.0.1: where it connects, what it sends, and what it makes of every kind of
+origin.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import logging
 import ssl
@@ -31,17 +34,21 @@ from foveate.media.fetch import Fetched, Fetcher, FetchLimits
 from foveate.media.policy import UrlPolicy
 
 BODY = bytes(range(256)) * 1000
+BOMB = Path("tests/data/cases/case026_64MiB_zeros_content_encoding.gz").read_bytes()
 Answer = Callable[["Site", str, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Site:
-    """An origin: records every request head, answers with what its ``answer`` writes, then closes unless that says otherwise."""
+    """An origin: records every request head, answers with what its ``answer`` writes, then closes unless that says
+    otherwise.
+    """
 
     def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
         self.answer, self.tls = answer, tls
         self.heads: list[str] = []
         self.connections = 0
         self.keep_open = False
+        self.asked = asyncio.Event()
         self.server_names: list[str | None] = []
 
     async def __aenter__(self) -> Site:
@@ -63,6 +70,7 @@ class Site:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 self.heads.append(head.decode("latin-1"))
+                self.asked.set()
                 await self.answer(self, self.heads[-1].split()[1], writer)
                 await writer.drain()
                 if not self.keep_open:
@@ -104,6 +112,7 @@ class Buffer:
         self.bytes_max, self.data = bytes_max, bytearray()
         self.hints: list[int | None] = []
         self.resets = 0
+        self.written = asyncio.Event()
 
     def open(self, size_hint: int | None) -> None:
         self.hints.append(size_hint)
@@ -114,6 +123,7 @@ class Buffer:
         if len(self.data) + len(chunk) > self.bytes_max:
             raise MediaTooLarge(limit=self.bytes_max)
         self.data += chunk
+        self.written.set()
 
     def reset(self) -> None:
         self.resets += 1
@@ -157,7 +167,8 @@ async def fetcher_for(
         user_agent="foveate-test/1.0 (+https://example.org)",
         limits=limits or FetchLimits(total_seconds_max=20, read_seconds_max=5),
         resolver=names,
-        tls=tls,
+        # A context without authorities: reading the system's store for every test would take longer than the tests.
+        tls=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
     )
     try:
         yield fetcher
@@ -176,7 +187,8 @@ async def refused(site: Site, error: type[FoveateError], target: str = "/a.png",
     return caught.value
 
 
-# ------------------------------------------------------------------------------------------------------------- plain fetches
+# --------------------------------------------------------------------------------------------------------------- plain
+# fetches
 
 
 async def test_streams_the_body_into_the_sink_and_hashes_it() -> None:
@@ -225,12 +237,14 @@ async def test_reuses_a_connection_to_the_same_checked_address_only() -> None:
                 await fetcher.fetch(site.url(host="img.test"), Buffer(), deadline=now() + 9)
             assert site.connections == 1
             await fetcher.fetch(site.url(host="other.test"), Buffer(), deadline=now() + 9)
-            # The name now has another address, where nobody listens: the open connection to the first must not be used for it.
+            # The name now has another address, where nobody listens: the open connection to the first must not be
+            # used for it.
             with pytest.raises(FetchFailed):
                 await fetcher.fetch(site.url(host="other.test"), Buffer(), deadline=now() + 9)
 
 
-# ------------------------------------------------------------------------------------------------------ where it may connect
+# -------------------------------------------------------------------------------------------------------- where it may
+# connect
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "localhost", "[::1]", "2130706433"])
@@ -282,7 +296,8 @@ async def test_an_unknown_name_is_a_failed_fetch() -> None:
     assert "resolved" in caught.value.public
 
 
-# ------------------------------------------------------------------------------------------------------------------ redirects
+# ------------------------------------------------------------------------------------------------------------------
+# redirects
 
 
 @pytest.mark.parametrize(
@@ -329,7 +344,8 @@ async def test_redirects_end() -> None:
         assert len(site.heads) == 2
 
 
-# --------------------------------------------------------------------------------------------------------------- bad origins
+# ----------------------------------------------------------------------------------------------------------------- bad
+# origins
 
 
 @pytest.mark.parametrize(
@@ -424,17 +440,14 @@ async def test_bytes_behind_the_announced_length_are_never_taken() -> None:
     async with Site(answering(BODY, length="10")) as site:
         sink = Buffer()
         # Whether the client notices the surplus depends on how the packets fall; it may call the answer improper.
-        try:
+        with contextlib.suppress(FetchFailed):
             assert (await get(site, sink=sink)).size == 10
-        except FetchFailed as error:
-            assert "proper HTTP" in error.public
     assert bytes(sink.data) in (b"", BODY[:10])
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "gzip, gzip", "br", "zstd", "deflate"])
 async def test_compressed_transfer_is_refused_not_expanded(encoding: str) -> None:
-    bomb = Path("tests/data/cases/case026_64MiB_zeros_content_encoding.gz").read_bytes()
-    async with Site(answering(bomb, headers=f"Content-Type: image/png\r\nContent-Encoding: {encoding}\r\n")) as site:
+    async with Site(answering(BOMB, headers=f"Content-Type: image/png\r\nContent-Encoding: {encoding}\r\n")) as site:
         sink = Buffer()
         assert "compressed" in (await refused(site, FetchRejected, sink=sink)).public
     assert not sink.data
@@ -448,7 +461,8 @@ async def test_a_gzip_file_without_the_header_is_just_bytes() -> None:
     assert bytes(sink.data) == data
 
 
-# ------------------------------------------------------------------------------------------------------- time, places, logs
+# --------------------------------------------------------------------------------------------------------------- time,
+# places, logs
 
 
 async def silent(_site: Site, _target: str, _writer: asyncio.StreamWriter) -> None:
@@ -521,8 +535,7 @@ async def test_too_many_waiting_is_told_at_once() -> None:
     limits = FetchLimits(transfers_max=1, waiting_max=1)
     async with Site(silent) as site, fetcher_for(site, limits=limits) as fetcher:
         tasks = [asyncio.ensure_future(fetcher.fetch(site.url(), Buffer(), deadline=now() + 9)) for _ in range(2)]
-        while not site.heads:
-            await asyncio.sleep(0.01)
+        await site.asked.wait()
         with pytest.raises(QueueFull):
             await fetcher.fetch(site.url(), Buffer(), deadline=now() + 9)
         for task in tasks:
@@ -539,7 +552,6 @@ async def test_cancelling_ends_the_transfer_at_the_origin() -> None:
     async def answer(_site: Site, _target: str, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nx")
         await writer.drain()
-        await writer.wait_closed() if writer.is_closing() else None
         while not writer.is_closing():
             writer.write(b"x")
             await asyncio.sleep(0.01)
@@ -548,8 +560,7 @@ async def test_cancelling_ends_the_transfer_at_the_origin() -> None:
     async with Site(answer) as site, fetcher_for(site) as fetcher:
         sink = Buffer()
         task = asyncio.ensure_future(fetcher.fetch(site.url(), sink, deadline=now() + 9))
-        while not sink.data:
-            await asyncio.sleep(0.01)
+        await sink.written.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -568,7 +579,7 @@ async def test_no_query_string_is_ever_logged_or_told(caplog: pytest.LogCaptureF
     assert "trying once more" in caplog.text
 
 
-# ------------------------------------------------------------------------------------------------------------------------ TLS
+# ----------------------------------------------------------------------------------------------------------------- TLS
 
 
 @pytest.fixture(scope="module")
@@ -617,8 +628,8 @@ async def test_an_untrusted_certificate_is_refused(certificate: Path) -> None:
 async def test_https_never_falls_back_to_http(certificate: Path) -> None:
     names = Names(img_test=[["127.0.0.1"]])
     trusting = ssl.create_default_context(cafile=str(certificate))
-    async with Site(redirecting("http://img.test:PORT/x"), server_tls(certificate)) as site:
-        async with fetcher_for(site, names=names, tls=trusting) as fetcher:
-            with pytest.raises(UrlRefused) as caught:
-                await fetcher.fetch(site.url(host="img.test"), Buffer(), deadline=now() + 9)
+    site = Site(redirecting("http://img.test:PORT/x"), server_tls(certificate))
+    async with site, fetcher_for(names=names, tls=trusting, ports=range(1024, 65536)) as fetcher:
+        with pytest.raises(UrlRefused) as caught:
+            await fetcher.fetch(site.url(host="img.test"), Buffer(), deadline=now() + 9)
     assert "downgrade" in caught.value.public

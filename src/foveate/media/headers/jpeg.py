@@ -9,8 +9,8 @@ from foveate.core.media import ImageHeader
 from foveate.media.headers.shape import displayed
 from foveate.media.headers.tiff import orientation_of
 
-SEGMENTS_MAX: Final = 2048
-GARBAGE_BYTES_MAX: Final = 1024
+SEGMENTS_MAX: Final = 1024
+GARBAGE_BYTES_MAX: Final = 256
 """Bytes between two segments that are skipped, and fill bytes before a marker."""
 
 _FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -59,6 +59,8 @@ def scan_start(data: memoryview) -> int:
 
 def _next_marker(data: memoryview, at: int) -> tuple[int, int]:
     """Return the next marker's code and the place behind it; bytes that are no marker are skipped, as libjpeg does."""
+    if data[at] == 0xFF and data[at + 1] != 0xFF:
+        return data[at + 1], at + 2
     if data[at] != 0xFF:
         at += bytes(data[at : at + GARBAGE_BYTES_MAX]).index(b"\xff")
     gap = bytes(data[at : at + GARBAGE_BYTES_MAX])
