@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.unit.api.fake import FakeService
 
 from foveate.api import convert
 from foveate.api.app import create_app, parser
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.errors import FoveateError
 from foveate.core.request import Request
-from tests.unit.api.fake import FakeService
 
 ARRIVAL = convert.Arrival("chatcmpl-1", 5.0, ("m", "org/other"))
 CASES = Path(__file__).parents[2] / "data" / "cases"

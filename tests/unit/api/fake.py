@@ -66,6 +66,7 @@ class FakeAnswer:
 
     async def events(self) -> AsyncIterator[TokenEvent | FinishEvent]:
         for step in self._service.script:
+            await asyncio.sleep(0)
             await _play(step)
             if isinstance(step, TokenEvent | FinishEvent):
                 yield step

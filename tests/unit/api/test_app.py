@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion
+from tests.unit.api.asking import client
+from tests.unit.api.fake import FakeService, chat
 
 import foveate
 from foveate.api.app import create_app
 from foveate.journey.port import Readiness
-from tests.unit.api.asking import client
-from tests.unit.api.fake import FakeService, chat
 
 
 async def test_plain_routes() -> None:
@@ -66,7 +66,8 @@ async def test_document() -> None:
         document = (await http.get("/openapi.json")).json()
         assert (await http.get("/docs")).status_code == 200
     assert set(document["paths"]) == {
-        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}", "/health", "/ready", "/metrics", "/version",
+        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
+        "/health", "/ready", "/metrics", "/version",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -97,7 +98,8 @@ async def test_an_unexpected_failure_says_nothing_of_the_inside(caplog: pytest.L
         reply = await http.post("/v1/chat/completions", json=chat())
     assert reply.status_code == 500
     assert reply.json()["error"] == {
-        "message": "The server failed to answer this request.", "type": "server_error", "param": None, "code": "internal_error",
+        "message": "The server failed to answer this request.", "type": "server_error",
+        "param": None, "code": "internal_error",
     }  # fmt: skip
     assert reply.headers["x-should-retry"] == "false"
     traces = [record for record in caplog.records if record.exc_info]

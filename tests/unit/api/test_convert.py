@@ -6,17 +6,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.api.asking import ARRIVAL, parsed, parsed_completion, refusal_of
+from tests.unit.api.fake import chat, with_parts
 
 from foveate.api.convert import Arrival
 from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, Refused, UrlInvalid, UrlRefused
 from foveate.core.media import DataRef, InlineRef, UrlRef
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
-from tests.unit.api.asking import ARRIVAL, parsed, parsed_completion, refusal_of
-from tests.unit.api.fake import chat, with_parts
 
 
 def picture(url: str, **fields: Any) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}, **fields}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
 
 
 def test_defaults() -> None:
@@ -31,8 +35,8 @@ def test_defaults() -> None:
 def test_every_sampling_parameter_arrives() -> None:
     request = parsed(
         chat(
-            max_tokens=9, temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, stop=["a", "b"], n=2, presence_penalty=1,
-            frequency_penalty=-1, logprobs=True, top_logprobs=4, min_tokens=2, ignore_eos=True, stream=True,
+            max_tokens=9, temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, stop=["a", "b"], n=2,
+            presence_penalty=1, frequency_penalty=-1, logprobs=True, top_logprobs=4, min_tokens=2, ignore_eos=True, stream=True,
             stream_options={"include_usage": True}, model="org/other",
         )
     )  # fmt: skip
@@ -88,7 +92,7 @@ def test_developer_is_system_and_order_is_kept() -> None:
         {
             "messages": [
                 {"role": "developer", "content": "d"},
-                {"role": "user", "content": [{"type": "text", "text": "a"}, picture("https://h/1"), {"type": "text", "text": "b"}]},
+                {"role": "user", "content": [text("a"), picture("https://h/1"), text("b")]},
                 {"role": "assistant", "content": None},
                 {"role": "tool", "tool_call_id": "c", "content": [picture("https://h/2", uuid="u")]},
             ]
@@ -101,9 +105,7 @@ def test_developer_is_system_and_order_is_kept() -> None:
         TextPart("b"),
     )
     assert request.turns[2].parts == ()
-    assert request.images[1] == ImagePart(
-        1, "messages[3].content[0].image_url.url", UrlRef("https://h/2"), "auto", "u"
-    )
+    assert request.images[1] == ImagePart(1, "messages[3].content[0].image_url.url", UrlRef("https://h/2"), "auto", "u")
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "tool"])
@@ -155,7 +157,9 @@ def test_pictures_taken_out_of_a_large_body() -> None:
     assert [image.ref for image in request.images] == [InlineRef(0), UrlRef("https://h/x"), InlineRef(1)]
 
 
-@pytest.mark.parametrize("url", ["inline:2", "inline:0", "inline:-1", "inline:", "inline:x", "Inline:1", "inline:٣", "inline:" + "9" * 30])
+@pytest.mark.parametrize(
+    "url", ["inline:2", "inline:0", "inline:-1", "inline:", "inline:x", "Inline:1", "inline:٣", "inline:" + "9" * 30]
+)
 def test_a_client_cannot_write_inline_references(url: str) -> None:
     arrival = Arrival("i", 0.0, ("m",), inline=2)
     with pytest.raises(UrlRefused) as caught:

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.unit.api.asking import case_lines, parsed, refusal_of
+from tests.unit.api.fake import chat, with_parts
 
 from foveate.api import parameters
 from foveate.core.errors import InvalidParameter, InvalidPart, UnsupportedParameter
-from tests.unit.api.asking import case_lines, parsed, refusal_of
-from tests.unit.api.fake import chat, with_parts
 
 ACCEPTED: list[tuple[str, Any]] = [
     ("user", "someone"),
@@ -105,7 +105,8 @@ def test_fields_of_messages(message: dict[str, Any], param: str, kind: type[Exce
 
 
 def test_a_message_as_the_official_client_dumps_it_is_accepted() -> None:
-    dumped = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}  # fmt: skip
+    unset = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls"))
+    dumped = {"role": "assistant", "content": "x", "annotations": [], **unset}
     assert parsed({"messages": [dumped]}) == parsed({"messages": [{"role": "assistant", "content": "x"}]})
 
 

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-
-from foveate.engines.port import TokenLogprob, TokenStep
 from tests.unit.api.asking import client
 from tests.unit.api.fake import TIMING, FakeService, chat, finish, logprob, token
+
+from foveate.engines.port import TokenStep
 
 USAGE = {
     "prompt_tokens": 20,
@@ -59,7 +59,9 @@ async def test_whole_chat() -> None:
 
 
 async def test_streamed_chat() -> None:
-    chunks = await streamed(FakeService(script=[token("Hé"), token(""), token("\n\nlo"), finish(reason="length")]), chat())
+    chunks = await streamed(
+        FakeService(script=[token("Hé"), token(""), token("\n\nlo"), finish(reason="length")]), chat()
+    )
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     assert all("usage" not in chunk for chunk in chunks)
@@ -79,13 +81,22 @@ async def test_streamed_usage_comes_last_and_is_null_before() -> None:
 
 
 async def test_choices_are_told_apart() -> None:
-    script = [token("a", 1), token("b", 0), token("c", 1), finish(1, last=False), token("d", 0), finish(0, reason="length")]
+    script = [
+        token("a", 1),
+        token("b", 0),
+        token("c", 1),
+        finish(1, last=False),
+        token("d", 0),
+        finish(0, reason="length"),
+    ]
     chunks = await streamed(FakeService(script=list(script)), chat(n=2))
     told = [(chunk["choices"][0]["index"], chunk["choices"][0]["delta"].get("content")) for chunk in chunks]
     assert told == [(0, ""), (1, ""), (1, "a"), (0, "b"), (1, "c"), (1, None), (0, "d"), (0, None)]
     async with client(FakeService(script=list(script))) as http:
         whole = (await http.post("/v1/chat/completions", json=chat(n=2))).json()
-    assert [(choice["index"], choice["message"]["content"], choice["finish_reason"]) for choice in whole["choices"]] == [
+    assert [
+        (choice["index"], choice["message"]["content"], choice["finish_reason"]) for choice in whole["choices"]
+    ] == [
         (0, "bd", "length"),
         (1, "ac", "stop"),
     ]
@@ -93,7 +104,7 @@ async def test_choices_are_told_apart() -> None:
 
 STEPS = [
     TokenStep(logprob("Hel", -0.5), [logprob("Hel", -0.5), logprob("He", -1.5)]),
-    TokenStep(TokenLogprob(2, "é", b"\xc3\xa9", -0.25), [TokenLogprob(2, "é", b"\xc3\xa9", -0.25), logprob("o", float("-inf"))]),
+    TokenStep(logprob("é", -0.25), [logprob("é", -0.25), logprob("o", float("-inf"))]),
 ]  # fmt: skip
 SCRIPT = [token("Hel", steps=STEPS[:1]), token("", steps=STEPS[1:]), finish()]
 
@@ -103,13 +114,15 @@ async def test_chat_logprobs() -> None:
         {
             "token": "Hel", "logprob": -0.5, "bytes": [72, 101, 108],
             "top_logprobs": [
-                {"token": "Hel", "logprob": -0.5, "bytes": [72, 101, 108]}, {"token": "He", "logprob": -1.5, "bytes": [72, 101]},
+                {"token": "Hel", "logprob": -0.5, "bytes": [72, 101, 108]},
+                {"token": "He", "logprob": -1.5, "bytes": [72, 101]},
             ],
         },
         {
             "token": "é", "logprob": -0.25, "bytes": [195, 169],
             "top_logprobs": [
-                {"token": "é", "logprob": -0.25, "bytes": [195, 169]}, {"token": "o", "logprob": -9999.0, "bytes": [111]},
+                {"token": "é", "logprob": -0.25, "bytes": [195, 169]},
+                {"token": "o", "logprob": -9999.0, "bytes": [111]},
             ],
         },
     ]  # fmt: skip

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from tests.unit.api.asking import case_lines, parsed, refusal_of
+from tests.unit.api.fake import chat, with_parts
 
 from foveate.core.errors import InvalidParameter, InvalidPart
 from foveate.core.media import DataRef
 from foveate.core.request import TextPart
-from tests.unit.api.asking import case_lines, parsed, refusal_of
-from tests.unit.api.fake import chat, with_parts
 
 RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "temperature": ([0, 0.5, 2], [-0.1, 2.1, "1", True]),
