@@ -22,6 +22,7 @@ from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.engines.port import EngineWork, FinishEvent, PictureInput, TokenEvent
+from foveate.models.preload import preload_modules
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.tensors import bundle_size, write_bundle
@@ -32,7 +33,7 @@ GREEDY = Sampling(16, temperature=0)
 
 def embedded(runtime: LocalRuntime, on_restart: Callable[[], None]) -> EmbeddedEngine:
     config = EmbeddedConfig(MODEL.directory, MODEL.name, batch_size_max=2, queue_depth_max=2, prefill_chunk_tokens=64)
-    return EmbeddedEngine(runtime, config, threads=1, start_seconds_max=110, on_restart=on_restart)
+    return EmbeddedEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
 
 
 ENGINES: dict[str, Callable[[LocalRuntime, Callable[[], None]], Any]] = {"embedded": embedded}
@@ -43,7 +44,9 @@ class Bench:
 
     def __init__(self, make: Callable[[LocalRuntime, Callable[[], None]], Any]) -> None:
         self.arena = Arena(32 << 20)
-        self.runtime = LocalRuntime(self.arena, preload=("torch", "transformers"))
+        self.runtime = LocalRuntime(
+            self.arena, preload=(*preload_modules(MODEL.family), "foveate.engines.embedded.process")
+        )
         self.restarted = asyncio.Event()
         self.engine = make(self.runtime, self.restarted.set)
         self.prompts = models.load_prompt_side(MODEL)
@@ -95,7 +98,8 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     await bench.runtime.close()
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+# The first start imports torch and transformers, which takes most of a minute on a busy machine.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 HELLO = "Hello, who are you?"
 
 
