@@ -36,8 +36,8 @@ def test_every_sampling_parameter_arrives() -> None:
     request = parsed(
         chat(
             max_tokens=9, temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, stop=["a", "b"], n=2,
-            presence_penalty=1, frequency_penalty=-1, logprobs=True, top_logprobs=4, min_tokens=2, ignore_eos=True, stream=True,
-            stream_options={"include_usage": True}, model="org/other",
+            presence_penalty=1, frequency_penalty=-1, logprobs=True, top_logprobs=4,
+            min_tokens=2, ignore_eos=True, stream=True, stream_options={"include_usage": True}, model="org/other",
         )
     )  # fmt: skip
     assert request.sampling == Sampling(
