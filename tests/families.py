@@ -1,7 +1,8 @@
 """A tiny random checkpoint of every supported family, as a local directory with tokenizer, processor and chat template.
 
-``build_family("qwen3_vl", directory)`` writes one in about a second; nothing is downloaded. Weights are drawn wider than usual so that
-greedy tokens vary with the picture. Sizes are small enough that a picture of a few hundred pixels already has several tiles.
+``build_family("qwen3_vl", directory)`` writes one in about a second; nothing is downloaded. Weights are drawn wider
+than usual so that greedy tokens vary with the picture. Sizes are small enough that a picture of a few hundred pixels
+already has several tiles.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ Parts = tuple[Any, Any, str]
 
 
 def template(picture: str) -> str:
-    """Return a chat template that takes strings and lists, pictures in every role, and begins with the beginning-of-sequence token."""
+    """Return a chat template that takes strings and lists, pictures in every role, and begins a sequence itself."""
     return (
         "{{ bos_token if bos_token else '' }}{% for message in messages %}[{{ message['role'] }}] "
         "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-        "{% if part['type'] == 'image' %}" + picture + "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}\n"
+        "{% if part['type'] == 'image' %}" + picture + "{% else %}{{ part['text'] }}{% endif %}"
+        "{% endfor %}{% endif %}\n"
         "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
     )
 
 
 def build_family(name: str, directory: str | Path, *, chat_template: bool = True) -> Path:
-    """Write the checkpoint of one of :data:`FAMILIES` into ``directory`` and return it. The same name gives the same weights."""
+    """Write the checkpoint of one of :data:`FAMILIES` into ``directory`` and return it; a name fixes the weights."""
     import torch
     import transformers
 
@@ -77,7 +79,12 @@ def edit_json(path: Path, **changes: Any) -> None:
 
 
 def _tokenizer(
-    specials: Sequence[str], *, bos: str | None = None, eos: str = "<eos>", pad: str = "<pad>", named: dict[str, str] | None = None
+    specials: Sequence[str],
+    *,
+    bos: str | None = None,
+    eos: str = "<eos>",
+    pad: str = "<pad>",
+    named: dict[str, str] | None = None,
 ) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -151,7 +158,11 @@ def _qwen(kind: str) -> Parts:
             model = transformers.Qwen3VLForConditionalGeneration(config)
             made, video = transformers.Qwen3VLProcessor, transformers.Qwen3VLVideoProcessor
     image = transformers.Qwen2VLImageProcessor(
-        min_pixels=16 * patch * patch, max_pixels=1200 * patch * patch, patch_size=patch, merge_size=2, temporal_patch_size=2
+        min_pixels=16 * patch * patch,
+        max_pixels=1200 * patch * patch,
+        patch_size=patch,
+        merge_size=2,
+        temporal_patch_size=2,
     )
     processor = made(image_processor=image, tokenizer=tokenizer, video_processor=video(patch_size=patch))
     return model, processor, "<|vision_start|><|image_pad|><|vision_end|>"
@@ -330,7 +341,9 @@ def _pixtral(kind: str) -> Parts:
     model: Any
     if kind == "mistral3":
         merge = 2
-        model = transformers.Mistral3ForConditionalGeneration(transformers.Mistral3Config(**settings, spatial_merge_size=merge))
+        model = transformers.Mistral3ForConditionalGeneration(
+            transformers.Mistral3Config(**settings, spatial_merge_size=merge)
+        )
     else:
         merge = 1
         config = transformers.LlavaConfig(**settings, vision_feature_select_strategy="full", image_seq_length=1)

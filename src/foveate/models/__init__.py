@@ -1,7 +1,7 @@
 """What is known of a vision-language model: prompt, processor, vision tower, language model, versions.
 
-Importing the package imports neither torch nor transformers; each loader below does so when it is called. Nothing here knows of HTTP,
-processes or the arena.
+Importing the package imports neither torch nor transformers; each loader below does so when it is called. Nothing here
+knows of HTTP, processes or the arena.
 """
 
 from __future__ import annotations

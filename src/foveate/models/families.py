@@ -1,7 +1,8 @@
 """The model families that work, as a table: what differs between them and nothing else.
 
-Covers what an architecture in ``config.json`` means to Foveate. Does not cover the processors' arithmetic (:mod:`foveate.models.sizing`)
-nor anything a checkpoint may choose for itself (chat template, sizes, token ids): that is read from its files.
+Covers what an architecture in ``config.json`` means to Foveate. Does not cover the processors' arithmetic
+(:mod:`foveate.models.sizing`) nor anything a checkpoint may choose for itself (chat template, sizes, token ids): that
+is read from its files.
 """
 
 from __future__ import annotations
@@ -13,25 +14,22 @@ import msgspec
 
 from foveate.core.errors import StartupError
 from foveate.models.sizing import (
-    AnyResolutionSizing,
     CropSizing,
-    GridSizing,
-    PanAndScanSizing,
     PatchSizing,
     Sizing,
-    TileSizing,
     WholePatchSizing,
 )
+from foveate.models.tiling import AnyResolutionSizing, GridSizing, SquareSizing, TileSizing
 
 
 class Family(msgspec.Struct, frozen=True):
     """One row of the table.
 
-    ``sizing`` knows what a picture of a given size becomes. ``inputs`` are the vision tower's arguments among the processor's outputs.
-    ``wrap`` surrounds a picture's token where no chat template says how.
-    ``stacked`` tells that the vision tower's result is one tensor [tiles, rows, hidden], and that the language model wants three
-    dimensions back. ``attends_within_pictures`` tells that a picture's tokens see each other in both directions, so that a prefill chunk
-    must not end inside a picture.
+    ``sizing`` knows what a picture of a given size becomes. ``inputs`` are the vision tower's arguments among the
+    processor's outputs. ``wrap`` surrounds a picture's token where no chat template says how. ``stacked`` tells that
+    the vision tower's result is one tensor [tiles, rows, hidden], and that the language model wants three dimensions
+    back. ``attends_within_pictures`` tells that a picture's tokens see each other in both directions, so that a prefill
+    chunk must not end inside a picture.
     """
 
     name: str
@@ -59,7 +57,7 @@ FAMILIES: dict[str, Family] = {
         Family("llava_next", "LLaVA-NeXT", AnyResolutionSizing, _SIZES),
         Family("llava_onevision", "LLaVA-OneVision", AnyResolutionSizing, (*_SIZES, "batch_num_images")),
         Family("internvl", "InternVL", TileSizing, _PIXELS, stacked=True),
-        Family("gemma3", "Gemma 3", PanAndScanSizing, _PIXELS, stacked=True, attends_within_pictures=True),
+        Family("gemma3", "Gemma 3", SquareSizing, _PIXELS, stacked=True, attends_within_pictures=True),
         Family("smolvlm", "SmolVLM", GridSizing, _MASK, stacked=True),
         Family("idefics3", "Idefics3", GridSizing, _MASK, stacked=True),
         Family("pixtral", "Pixtral", WholePatchSizing, _SIZES),
@@ -76,7 +74,8 @@ def supported_families() -> tuple[str, ...]:
 def family_of(config: Mapping[str, Any], model: str) -> Family:
     """Return the family of a checkpoint from its ``config.json``.
 
-    Pixtral is the LLaVA class with a Pixtral tower. Raises StartupError, naming the architecture and the families that work.
+    Pixtral is the LLaVA class with a Pixtral tower. Raises StartupError, naming the architecture and the families that
+    work.
     """
     kind = str(config.get("model_type", ""))
     vision = config.get("vision_config")

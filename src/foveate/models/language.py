@@ -1,8 +1,9 @@
 """Prefill and token decode of a checkpoint's language model, over caches that the caller holds.
 
-Pictures enter as embeddings through transformers' ``mm_encoder_outputs``, which does the placement, DeepStack and masks of each family.
-Positions are always passed explicitly: with M-RoPE transformers otherwise keeps ``rope_deltas`` on the model, shared by all sequences.
-Does not cover batching policy, sampling, or building batched caches. Not thread-safe; one thread owns it.
+Pictures enter as embeddings through transformers' ``mm_encoder_outputs``, which does the placement, DeepStack and masks
+of each family. Positions are always passed explicitly: with M-RoPE transformers otherwise keeps ``rope_deltas`` on the
+model, shared by all sequences. Does not cover batching policy, sampling, or building batched caches. Not thread-safe;
+one thread owns it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,11 @@ class TransformersLanguageModel:
         self._picture_id = picture_token_id(model.config)
         self._mrope = hasattr(model.base_model, "get_rope_index")
         accepted = inspect.signature(model.forward).parameters
-        if "mm_encoder_outputs" not in accepted:
+        if not {"mm_encoder_outputs", "cache"} <= accepted.keys():
             raise StartupError(
-                f"The installed transformers cannot give {family.title} its pictures as embeddings; install 5.19."
+                f"The installed transformers cannot give {family.title} its pictures as embeddings; install 5.24."
             )
         types = ("mm_token_type_ids", "token_type_ids")
-        # transformers 5.24 renamed the argument.
-        self._cache_name = "cache" if "cache" in accepted else "past_key_values"
         self._types_name = next((name for name in types if name in accepted), None)
         text = model.config.get_text_config()
         self.vocabulary_size = int(text.vocab_size)
@@ -45,7 +44,8 @@ class TransformersLanguageModel:
     def positions(self, token_ids: Sequence[int], pictures: Sequence[Picture]) -> Positions:
         """Return the prompt's positions.
 
-        With M-RoPE by the model's own ``get_rope_index``. Raises ValueError when the pictures' rows are not as many as their tokens.
+        With M-RoPE by the model's own ``get_rope_index``. Raises ValueError when the pictures' rows are not as many as
+        their tokens.
         """
         rows = sum(picture.embeddings.rows.shape[0] for picture in pictures)
         tokens = sum(token == self._picture_id for token in token_ids)
@@ -66,7 +66,10 @@ class TransformersLanguageModel:
         return Positions(found.to(self._device), length + int(delta))
 
     def chunk_borders(self, token_ids: Sequence[int]) -> Sequence[int] | None:
-        """Return the allowed prefill chunk ends in rising order; ``None``: every place. Gemma 3's pictures must not be cut."""
+        """Return the allowed prefill chunk ends in rising order; ``None``:
+
+        every place. Gemma 3's pictures must not be cut.
+        """
         if not self._family.attends_within_pictures:
             return None
         ids = torch.tensor(token_ids) == self._picture_id
@@ -75,7 +78,7 @@ class TransformersLanguageModel:
         return [*borders, len(token_ids)]
 
     def new_cache(self) -> Any:
-        """Return an empty KV cache for one sequence (transformers ``DynamicCache``, full K/V also for sliding layers)."""
+        """Return an empty KV cache for one sequence: a ``DynamicCache``, full K/V also for sliding layers."""
         from transformers import DynamicCache
 
         # Without a configuration every layer keeps all keys and values; the sliding window stays in the mask.
@@ -91,12 +94,15 @@ class TransformersLanguageModel:
         start: int,
         end: int,
     ) -> torch.Tensor:
-        """Run rows ``start``..``end`` of the prompt into ``cache``; return the last row's logits, float32 [vocabulary]."""
+        """Run rows ``start``..``end`` of the prompt into ``cache``; return the last logits, float32 [vocabulary]."""
         ids = torch.tensor([token_ids[start:end]], device=self._device)
         of_picture = ids[0] == self._picture_id
         extra: dict[str, Any] = {}
         if self._types_name is not None:
-            extra[self._types_name] = of_picture.int()[None]
+            # Gemma 3 finds its pictures by places in the whole sequence, so it needs the types of cached rows too.
+            since = 0 if self._family.attends_within_pictures else start
+            typed = torch.tensor([token_ids[since:end]], device=self._device) == self._picture_id
+            extra[self._types_name] = typed.int()
         count = int(of_picture.sum())
         if count:
             before = sum(token == self._picture_id for token in token_ids[:start])
@@ -104,9 +110,9 @@ class TransformersLanguageModel:
         result = self._model(
             input_ids=ids,
             position_ids=positions.ids[..., start:end],
+            cache=cache,
             use_cache=True,
             logits_to_keep=1,
-            **{self._cache_name: cache},
             **extra,
         )
         logits: torch.Tensor = result.logits[0, -1]
@@ -146,9 +152,9 @@ class TransformersLanguageModel:
             input_ids=token_ids.to(self._device).view(-1, 1),
             position_ids=where[None].expand(3, -1, -1) if self._mrope else where,
             attention_mask=None if mask is None else mask.to(self._device),
+            cache=cache,
             use_cache=True,
             logits_to_keep=1,
-            **{self._cache_name: cache},
         )
         logits: torch.Tensor = result.logits[:, -1]
         return logits.float()

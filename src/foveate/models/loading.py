@@ -1,13 +1,13 @@
 """From a model's name to its four faces.
 
-A name is nothing (the shipped demonstration model), a local directory or a hub id. Whatever is wrong with it raises StartupError with one
-sentence for the operator. Code from checkpoints is never run. Does not cover quantised weights or formats other than safetensors.
+A name is nothing (the shipped demonstration model), a local directory or a hub id. Whatever is wrong with it raises
+StartupError with one sentence for the operator. Code from checkpoints is never run. Does not cover quantised weights or
+formats other than safetensors.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,10 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
 class ModelFiles(msgspec.Struct, frozen=True):
-    """A model on this machine: the name it is served under, its directory, its family (``model_type``, or ``pixtral``)."""
+    """A model on this machine:
+
+    the name it is served under, its directory, its family (``model_type``, or ``pixtral``).
+    """
 
     name: str
     directory: str
@@ -84,7 +87,8 @@ def _download(name: str, revision: str | None) -> Path:
         ) from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise StartupError(
-            f"The model {name} is not on this machine and the hub cannot be reached; connect, unset HF_HUB_OFFLINE or give a directory.",
+            f"The model {name} is not on this machine and the hub cannot be reached; "
+            "connect, unset HF_HUB_OFFLINE or give a directory.",
             detail=str(error),
         ) from error
 
@@ -124,7 +128,7 @@ def _load_processor(directory: str) -> tuple[Family, Any, Any]:
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         processor = AutoProcessor.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # Loaders of foreign files raise whatever they come upon.
         raise StartupError(
             f"The processor of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
         ) from error
@@ -139,9 +143,10 @@ def load_vision_and_language(
 ) -> tuple[VisionTower, LanguageModel]:
     """Load the weights once, for both faces.
 
-    ``device`` is a torch device (``cpu``, ``cuda:0``). ``dtype`` is ``float32``, ``bfloat16`` or ``auto``: the checkpoint's own on an
-    accelerator, float32 on a CPU, where bfloat16 makes a sequence's tokens depend on its batch and is often slower. ``progress`` is
-    given one line at a time. Raises StartupError when memory does not suffice or the weights cannot be read.
+    ``device`` is a torch device (``cpu``, ``cuda:0``). ``dtype`` is ``float32``, ``bfloat16`` or ``auto``: the
+    checkpoint's own on an accelerator, float32 on a CPU, where bfloat16 makes a sequence's tokens depend on its batch
+    and is often slower. ``progress`` is given one line at a time. Raises StartupError when memory does not suffice or
+    the weights cannot be read.
     """
     import torch
 
@@ -152,9 +157,11 @@ def load_vision_and_language(
     family = family_of(_read_config(Path(directory), directory), directory)
     if dtype not in ("auto", "float32", "bfloat16"):
         raise StartupError(f'"{dtype}" is not a dtype; choose auto, float32 or bfloat16.')
+    if device != "cpu" and not device.startswith("cuda"):
+        raise StartupError(f'"{device}" is not a device; choose cpu or cuda.')
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise StartupError("There is no CUDA device here; choose the device cpu.")
-    wanted = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
+    wanted = "float32" if dtype == "auto" and device == "cpu" else dtype
     stored = sum(path.stat().st_size for path in weight_files(Path(directory)))
     report(f"loading weights ({stored / 1e6:.0f} MB on disk)")
     started = time.monotonic()
@@ -174,9 +181,9 @@ def _load_weights(directory: str, device: str, dtype: str, stored: int) -> Any:
     try:
         model = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype, local_files_only=True)
         return model.to(device).eval()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise StartupError(f"The model does not fit into the memory of {device}.", detail=str(error)) from error
+    except torch.OutOfMemoryError as error:
+        raise StartupError(f"The model does not fit into the memory of {device}.", detail=str(error)) from error
+    except Exception as error:  # Loaders of foreign files raise whatever they come upon.
         raise StartupError(
             f"The weights of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
         ) from error
@@ -189,30 +196,28 @@ def _stored_dtype(directory: str) -> str:
 
 
 def _check_memory(device: str, needed: int) -> None:
-    import torch
-
-    if torch.device(device).type == "cuda":
-        free, _ = torch.cuda.mem_get_info(torch.device(device))
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _reclaimable()
-    if needed > free:
+    free = _free_memory(device)
+    if free is not None and needed > free:
         raise StartupError(
-            f"The model needs {needed / 1e9:.1f} GB on {device} and {free / 1e9:.1f} GB are free; free memory or choose a smaller model."
+            f"The model needs {needed / 1e9:.1f} GB on {device} and {free / 1e9:.1f} GB are free; "
+            "free memory or choose a smaller model."
         )
 
 
-def _reclaimable() -> int:
-    """Page cache that the kernel gives up when asked (``MemAvailable`` less ``MemFree``, bytes)."""
-    found = {"MemAvailable": 0, "MemFree": 0}
-    try:
-        with Path("/proc/meminfo").open() as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                if name in found:
-                    found[name] = int(value.split()[0]) * 1024
-    except OSError:
-        return 0
-    return max(0, found["MemAvailable"] - found["MemFree"])
+def _free_memory(device: str) -> int | None:
+    """Return the bytes that can be allocated on ``device``; ``None`` where the system does not tell."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return None
+    for line in meminfo.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return None
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """Pixels to model inputs: one picture through a checkpoint's own image processor. No weights, no tokenizer call.
 
-transformers' torchvision backend takes the picture as an unsigned-byte tensor, channels first and said to be so: nothing is guessed from
-the shape, so pictures one pixel wide are safe, and the result is the same to the bit as for a PIL image. Does not cover media decode.
+transformers' torchvision backend takes the picture as an unsigned-byte tensor, channels first and said to be so:
+nothing is guessed from the shape, so pictures one pixel wide are safe, and the result is the same to the bit as for a
+PIL image. Does not cover media decode.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class TransformersPictureProcessor:
         picture = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
         pictures = [picture]
         if options.several:
-            # What the processor makes of each picture of several does not depend on the others: one pixel stands in for them.
+            # What becomes of each picture of several does not depend on the others: one pixel stands in for them.
             pictures.append(torch.zeros((3, 1, 1), dtype=torch.uint8))
         with torch.inference_mode():
             outputs, replacements = self._run(pictures, options)

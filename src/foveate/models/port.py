@@ -40,8 +40,8 @@ class VisualEstimate(msgspec.Struct, frozen=True):
 class RenderedPrompt(msgspec.Struct, frozen=True):
     """A conversation after the chat template, pictures still one placeholder each.
 
-    ``segments`` alternate: even ones are template text (special tokens count), odd ones are special-token spellings that the *user* wrote
-    and that must be tokenized as ordinary text. ``pictures`` is the number of placeholders.
+    ``segments`` alternate: even ones are template text (special tokens count), odd ones are special-token spellings
+    that the *user* wrote and that must be tokenized as ordinary text. ``pictures`` is the number of placeholders.
     """
 
     segments: tuple[str, ...]
@@ -57,15 +57,21 @@ class PromptSide(Protocol):
     vocabulary_size: int
 
     def options(self, options: ImageOptions) -> ImageOptions:
-        """Return ``options`` without the fields that make no difference for this model, so that equal results have equal keys."""
+        """Return ``options`` without the fields that make no difference for this model: equal results, equal keys."""
         ...
 
     def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
-        """Price a picture of ``width`` x ``height`` displayed pixels. Raises ImageShapeRefused when the processor cannot take the shape."""
+        """Price a picture of ``width`` x ``height`` displayed pixels.
+
+        Raises ImageShapeRefused when the processor cannot take the shape.
+        """
         ...
 
     def render(self, turns: Sequence[Turn]) -> RenderedPrompt:
-        """Apply the chat template with a generation prompt. Raises PromptInvalid when the template refuses the messages."""
+        """Apply the chat template with a generation prompt.
+
+        Raises PromptInvalid when the template refuses the messages.
+        """
         ...
 
     def plain(self, text: str) -> RenderedPrompt:
@@ -73,12 +79,15 @@ class PromptSide(Protocol):
         ...
 
     def tokenize(self, prompt: RenderedPrompt, replacements: Sequence[str]) -> list[int]:
-        """Return token ids with the i-th placeholder replaced by ``replacements[i]`` (see PreparedImage.replacement)."""
+        """Return token ids, the i-th placeholder replaced by ``replacements[i]`` (see PreparedImage.replacement)."""
         ...
 
 
 class ProcessedPicture(msgspec.Struct):
-    """One picture's model inputs in process memory. ``arrays`` are the vision tower's keyword arguments, C-contiguous."""
+    """One picture's model inputs in process memory.
+
+    ``arrays`` are the vision tower's keyword arguments, C-contiguous.
+    """
 
     replacement: str
     rows: int
@@ -108,7 +117,7 @@ class VisionTower(Protocol):
     embedding_bytes_per_row: int
 
     def encode(self, pictures: Sequence[Mapping[str, torch.Tensor]]) -> list[Embeddings | Exception]:
-        """Encode pictures, each a mapping of the vision tower's keyword arguments; one failing picture yields its exception alone."""
+        """Encode pictures (mappings of the tower's keyword arguments); a failing one yields its exception alone."""
         ...
 
 
@@ -120,7 +129,10 @@ class Picture(msgspec.Struct):
 
 
 class Positions(msgspec.Struct):
-    """Positions of a prompt: ``ids`` is [1, P] or, for M-RoPE, [3, 1, P]; ``next`` is the position of the first generated token."""
+    """Positions of a prompt.
+
+    ``ids`` is [1, P] or, for M-RoPE, [3, 1, P]; ``next`` is the position of the first generated token.
+    """
 
     ids: torch.Tensor
     next: int
@@ -140,7 +152,8 @@ class LanguageModel(Protocol):
     def chunk_borders(self, token_ids: Sequence[int]) -> Sequence[int] | None:
         """Return the allowed prefill chunk ends in rising order, or ``None`` when every place is allowed.
 
-        Families whose pictures attend bidirectionally allow a border only between pictures, or only at the prompt's end.
+        Families whose pictures attend bidirectionally allow a border only between pictures, or only at the prompt's
+        end.
         """
         ...
 
@@ -157,7 +170,7 @@ class LanguageModel(Protocol):
         start: int,
         end: int,
     ) -> torch.Tensor:
-        """Run rows ``start``..``end`` of the prompt into ``cache``; return the last row's logits, float32 [vocabulary]."""
+        """Run rows ``start``..``end`` of the prompt into ``cache``; return the last logits, float32 [vocabulary]."""
         ...
 
     def decode(
@@ -165,7 +178,7 @@ class LanguageModel(Protocol):
     ) -> torch.Tensor:
         """One token decode step of a batch.
 
-        ``token_ids`` int64 [B], ``positions`` int64 [B], ``cache`` a batched left-padded cache, ``mask`` int64 [B, L+1] with 0 on padding
-        (``None`` for an unpadded batch of one). Returns float32 logits [B, vocabulary].
+        ``token_ids`` int64 [B], ``positions`` int64 [B], ``cache`` a batched left-padded cache, ``mask`` int64 [B, L+1]
+        with 0 on padding (``None`` for an unpadded batch of one). Returns float32 logits [B, vocabulary].
         """
         ...

@@ -19,8 +19,8 @@ ALWAYS = (
 def preload_modules(model_type: str) -> tuple[str, ...]:
     """Return the modules to import for a model whose configuration says ``model_type``.
 
-    transformers imports a family's code when it is first used; its modules are named after the family. A family that keeps its processor
-    elsewhere starts a little later, nothing more.
+    transformers imports a family's code when it is first used; its modules are named after the family. A family that
+    keeps its processor elsewhere starts a little later, nothing more.
     """
     package = f"transformers.models.{model_type}"
     own = tuple(f"{package}.{kind}_{model_type}" for kind in ("modeling", "processing", "image_processing"))

@@ -42,7 +42,9 @@ class TransformersPromptSide:
         return self._sizing.options(options)
 
     def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
-        """Price a picture of ``width`` x ``height`` displayed pixels: exact, Gemma 3's newlines at the picture's edges excepted.
+        """Price a picture of ``width`` x ``height`` displayed pixels:
+
+        exact, Gemma 3's newlines at the picture's edges excepted.
 
         Raises ImageShapeRefused when the processor cannot take the shape.
         """
@@ -53,7 +55,10 @@ class TransformersPromptSide:
         return VisualEstimate(tokens=cost.tokens, rows_max=cost.rows, input_bytes_max=cost.input_bytes)
 
     def render(self, turns: Sequence[Turn]) -> RenderedPrompt:
-        """Apply the chat template with a generation prompt. Raises PromptInvalid when the template refuses the messages."""
+        """Apply the chat template with a generation prompt.
+
+        Raises PromptInvalid when the template refuses the messages.
+        """
         return self._template.render(turns)
 
     def plain(self, text: str) -> RenderedPrompt:
@@ -63,7 +68,8 @@ class TransformersPromptSide:
     def tokenize(self, prompt: RenderedPrompt, replacements: Sequence[str]) -> list[int]:
         """Return token ids with the i-th placeholder replaced by ``replacements[i]``.
 
-        Raises ValueError when the numbers differ, PromptInvalid when the tokens that stand for pictures are not those of the replacements.
+        Raises ValueError when the numbers differ, PromptInvalid when the tokens that stand for pictures are not those
+        of the replacements.
         """
         if len(replacements) != prompt.pictures:
             raise ValueError(f"{prompt.pictures} pictures in the prompt, {len(replacements)} replacements")

@@ -2,15 +2,16 @@
 
 Rules, in order:
 
-1. Each turn's content is given as a list of ``{"type": "text"}`` and ``{"type": "image"}`` entries, the client's order kept. Templates
-   that want a string for a role (found once for each role, by rendering a probe) get the texts joined by newlines, a picture being the
-   family's own placeholder text.
+1. Each turn's content is given as a list of ``{"type": "text"}`` and ``{"type": "image"}`` entries, the client's order
+   kept. Templates that want a string for a role (found once for each role, by rendering a probe) get the texts joined
+   by newlines, a picture being the family's own placeholder text.
 2. When the template still fails, it is tried once more with every turn of texts alone as a string.
-3. A checkpoint without a chat template gets :data:`FALLBACK`: one line a turn, ``Role: text``, and ``Assistant:`` at the end.
+3. A checkpoint without a chat template gets :data:`FALLBACK`: one line a turn, ``Role: text``, and ``Assistant:`` at
+   the end.
 
-Control tokens that users wrote are replaced by nonces before the template runs and split out after it, so that a template can trim, test
-and move text, but no text becomes a token. The same holds for a token spelt across two parts. Does not cover tools, documents or a reply
-to be continued: a prompt for a new assistant turn is always added.
+Control tokens that users wrote are replaced by nonces before the template runs and split out after it, so that a
+template can trim, test and move text, but no text becomes a token. The same holds for a token spelt across two parts.
+Does not cover tools, documents or a reply to be continued: a prompt for a new assistant turn is always added.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from foveate.models.tokens import ControlTokens
 
 FALLBACK = (
     "{% for message in messages %}{{ message['role'] | capitalize }}: {% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}{{ picture }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}\n{% endfor %}Assistant:"
+    "{% if part['type'] == 'image' %}{{ picture }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "{{ '\\n' }}{% endfor %}Assistant:"
 )
 _PROBE = "foveateprobe"
 _CONTENT_ROLES = 64
@@ -176,7 +178,7 @@ class ChatTemplate:
         for string in (False, True):
             try:
                 text = self._render([*around[0], self._message(role, [_PROBE], string), *around[1]])
-            except Exception:  # noqa: S112 - a template that refuses this form is an answer to the probe
+            except Exception:
                 continue
             if _PROBE in text and "'type'" not in text:
                 return string

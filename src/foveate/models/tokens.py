@@ -1,11 +1,13 @@
 """Text to token ids, with control tokens that a user spelt kept as ordinary text.
 
-A *control token* is a token that steers the model: every special token, every token the processor names (``<image>``, ``<row_1_col_1>``)
-and every other added token that the chat template's source contains (``<tool_call>``), whitespace excepted; the rule is that of
-transformers' ``PreTrainedTokenizerBase._get_control_tokens``. Other added tokens (Gemma's ``<b>``) are vocabulary like any other.
+A *control token* is a token that steers the model: every special token, every token the processor names (``<image>``,
+``<row_1_col_1>``) and every other added token that the chat template's source contains (``<tool_call>``), whitespace
+excepted; the rule is that of transformers' ``PreTrainedTokenizerBase._get_control_tokens``. Other added tokens (Gemma's
+``<b>``) are vocabulary like any other.
 
-Only the Rust tokenizer is used, on private copies that nobody reconfigures: transformers' Python wrapper changes truncation and padding
-on each call, which fails with "Already borrowed" when two threads meet. Does not cover detokenisation.
+Only the Rust tokenizer is used, on private copies that nobody reconfigures: transformers' Python wrapper changes
+truncation and padding on each call, which fails with "Already borrowed" when two threads meet. Does not cover
+detokenisation.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class Tokenization:
         self._before, self._after = self._surroundings()
 
     def _surroundings(self) -> tuple[list[int], list[int]]:
-        """Return the ids that the tokenizer itself puts before and after a text (often a beginning-of-sequence token)."""
+        """Return the ids that the tokenizer itself puts before and after a text (often one that begins a sequence)."""
         inside = self._full.encode("a", add_special_tokens=False).ids
         whole = self._full.encode("a", add_special_tokens=True).ids
         for start in range(len(whole) - len(inside) + 1):
@@ -91,8 +93,8 @@ class Tokenization:
     def ids(self, segments: Sequence[str]) -> list[int]:
         """Return the ids of alternating segments (see :class:`foveate.models.port.RenderedPrompt`).
 
-        With one segment this is what transformers returns for the text: its tokenizer adds special tokens unless the text begins with
-        the beginning-of-sequence token (the rule of ``ProcessorMixin.apply_chat_template``).
+        With one segment this is what transformers returns for the text: its tokenizer adds special tokens unless the
+        text begins with the beginning-of-sequence token (the rule of ``ProcessorMixin.apply_chat_template``).
         """
         surround = not (self._bos and segments[0].startswith(self._bos))
         found: list[int] = list(self._before) if surround else []
@@ -108,7 +110,7 @@ class Tokenization:
         return found + self._after if surround else found
 
     def _inside(self, tokenizer: Any, text: str) -> list[int]:
-        """Encode ``text`` as the continuation of another one, without the space some tokenizers put at the very beginning."""
+        """Encode ``text`` as the continuation of another, without the space some tokenizers put at a beginning."""
         anchor: list[int] = tokenizer.encode(_ANCHOR, add_special_tokens=False).ids
         anchored: list[int] = tokenizer.encode(_ANCHOR + text, add_special_tokens=False).ids
         if anchored[: len(anchor)] == anchor:

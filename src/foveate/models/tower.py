@@ -1,7 +1,8 @@
 """Model inputs to embeddings: the vision tower and projector of a checkpoint.
 
-A picture is encoded alone unless asked otherwise: then the same inputs give the same bits on every repetition, whatever else is being
-encoded. Together, equal shapes share one pass, and embeddings may differ in the last bits. Not thread-safe; one thread owns it.
+A picture is encoded alone unless asked otherwise: then the same inputs give the same bits on every repetition, whatever
+else is being encoded. Together, equal shapes share one pass, and embeddings may differ in the last bits. Not
+thread-safe; one thread owns it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class TransformersVisionTower:
     def encode(self, pictures: Sequence[Inputs], *, together: bool = False) -> list[Embeddings | Exception]:
         """Encode pictures; one failing picture yields its exception alone.
 
-        ``together`` lets pictures whose inputs have equal shapes share one pass; if that pass fails, its pictures are encoded alone.
+        ``together`` lets pictures whose inputs have equal shapes share one pass; if that pass fails, its pictures are
+        encoded alone.
         """
         if not together or len(pictures) < 2:
             return [self._one(picture) for picture in pictures]

@@ -1,7 +1,10 @@
-"""Versions of a processor and an encoder: hashes of whatever changes their results. A changed file is a changed cache key.
+"""Versions of a processor and an encoder:
 
-The encoder's covers its weights, vision configuration and dtype; the processor's its configuration, backend and libraries. Weights are
-read from disk in place, so nothing is loaded twice. Does not cover hardware: two devices may differ in the last bits of an embedding.
+hashes of whatever changes their results. A changed file is a changed cache key.
+
+The encoder's covers its weights, vision configuration and dtype; the processor's its configuration, backend and
+libraries. Weights are read from disk in place, so nothing is loaded twice. Does not cover hardware: two devices may
+differ in the last bits of an embedding.
 """
 
 from __future__ import annotations
@@ -60,9 +63,13 @@ def encoder_version(directory: Path, config: Any, dtype: str) -> str:
     places = sorted((name, path, entry) for path in files for name, entry in _entries(path).items())
     for name, path, (dtype_name, shape, start, end) in places:
         hasher.update(json.dumps([name, dtype_name, shape]).encode())
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            with memoryview(mapped) as view, view[start:end] as weights:
-                hasher.update(weights)
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+            view[start:end] as weights,
+        ):
+            hasher.update(weights)
     return hasher.hexdigest()
 
 

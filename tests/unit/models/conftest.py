@@ -7,9 +7,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
 from tests.families import build_family
 from tests.unit.models.loaded import Loaded, load
+
+from foveate.models.loading import DEMO_DIRECTORY
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,9 @@ def directory_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 def model_of(directory_of: Callable[[str], Path]) -> Callable[[str], Loaded]:
     """Return a family's loaded model by its name."""
     return cache(lambda name: load(directory_of(name)))
+
+
+@pytest.fixture(scope="session")
+def demo() -> Loaded:
+    """The shipped model."""
+    return load(DEMO_DIRECTORY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ def load(directory: Path) -> Loaded:
 
 def pixels(width: int, height: int, seed: int = 0) -> np.ndarray:
     """Return a smooth random picture, uint8 [height, width, 3]."""
-    noise = np.random.RandomState(seed).randint(0, 256, (1, 3, max(2, height // 8), max(2, width // 8)), dtype=np.uint8)
-    smooth = torch.nn.functional.interpolate(torch.from_numpy(noise), size=(height, width), mode="bilinear")
-    return np.ascontiguousarray(smooth[0].permute(1, 2, 0).numpy())
+    noise = np.random.RandomState(seed).randint(0, 256, (1, 3, max(2, height // 8), max(2, width // 8)))
+    smooth = torch.nn.functional.interpolate(torch.from_numpy(noise).float(), size=(height, width), mode="bilinear")
+    return np.ascontiguousarray(smooth[0].permute(1, 2, 0).byte().numpy())
 
 
 def conversation(count: int, question: str = QUESTION) -> list[Turn]:
@@ -77,7 +78,8 @@ def theirs(turns: Sequence[Turn]) -> list[dict[str, Any]]:
         {
             "role": turn.role,
             "content": [
-                {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"} for part in turn.parts
+                {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
+                for part in turn.parts
             ],
         }
         for turn in turns
@@ -125,7 +127,7 @@ def greedy(
     positions = model.language.positions(ids, pictures)
     cache = model.language.new_cache()
     borders = [0, *chunks, len(ids)]
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         logits = model.language.prefill(ids, pictures, positions, cache, start, end)
     tokens, steps = [int(logits.argmax())], [logits]
     for step in range(count - 1):
@@ -139,6 +141,11 @@ def greedy(
 def generate(model: Loaded, inputs: dict[str, Any], count: int) -> tuple[list[int], list[torch.Tensor]]:
     """Return what ``model.generate`` makes of ``inputs``: greedy tokens and their logits."""
     result = model.their_model.generate(
-        **inputs, max_new_tokens=count, do_sample=False, output_logits=True, return_dict_in_generate=True, pad_token_id=0
+        **inputs,
+        max_new_tokens=count,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        pad_token_id=0,
     )
     return result.sequences[0, inputs["input_ids"].shape[1] :].tolist(), [logits[0] for logits in result.logits]

@@ -6,9 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-
-from foveate.core.media import ImageOptions
-from foveate.models.families import FAMILIES, supported_families
 from tests.families import FAMILIES as BUILDERS
 from tests.unit.models.loaded import (
     Loaded,
@@ -21,6 +18,9 @@ from tests.unit.models.loaded import (
     process,
     prompt_ids,
 )
+
+from foveate.core.media import ImageOptions
+from foveate.models.families import FAMILIES, supported_families
 
 ModelOf = Callable[[str], Loaded]
 NAMES = list(FAMILIES)
@@ -121,7 +121,8 @@ def test_batched_left_padded_decoding_gives_the_same(name: str, model_of: ModelO
     for index in range(len(caches[0].layers)):
         parts = [(cache.layers[index].keys, cache.layers[index].values) for cache in caches]
         padded = [
-            [torch.nn.functional.pad(part, (0, 0, length - part.shape[-2], 0)) for part in pair] for pair in zip(*parts, strict=True)
+            [torch.nn.functional.pad(part, (0, 0, length - part.shape[-2], 0)) for part in pair]
+            for pair in zip(*parts, strict=True)
         ]
         layer = DynamicLayer()
         layer.update(torch.cat(padded[0]), torch.cat(padded[1]))

@@ -1,0 +1,56 @@
+"""How much memory a model's weights take, and how much this machine has left: asked before loading, not found out by the OOM killer."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from foveate.core.errors import StartupError
+
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_GiB = 2**30
+
+
+def weight_bytes(directory: str, dtype: str) -> int:
+    """Return the bytes of all weights when held as ``dtype`` (``auto``: as stored), read from the safetensors headers."""
+    item = _DTYPE_BYTES.get(dtype)
+    total = 0
+    for path in sorted(Path(directory).glob("*.safetensors")):
+        for stored, shape in _tensors(path):
+            total += math.prod(shape) * (item or _ITEM_BYTES.get(stored, 4))
+    return total
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
+    """Yield dtype and shape of each tensor; the header is JSON behind its length as a little-endian 64-bit integer."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            yield entry["dtype"], entry["shape"]
+
+
+def available_bytes() -> int:
+    """Return what this process may still allocate: the machine's available memory, or what is left of the cgroup's limit."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    machine = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if not (limit.is_file() and used.is_file()):
+        return machine
+    text = limit.read_text(encoding="ascii").strip()
+    return machine if text == "max" else min(machine, int(text) - int(used.read_text(encoding="ascii")))
+
+
+def check_memory(directory: str, name: str, *, dtype: str) -> None:
+    """Raise StartupError when the weights do not fit into main memory."""
+    needed, free = weight_bytes(directory, dtype), available_bytes()
+    if needed > free:
+        raise StartupError(
+            f"Not enough memory for {name}: its weights take {needed / _GiB:.1f} GiB as {dtype} and {free / _GiB:.1f} GiB are free. "
+            "Choose --dtype bfloat16, a smaller model, or a machine with more memory."
+        )

@@ -1,0 +1,143 @@
+"""Names become models, or one sentence that says what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.families import build_family, edit_json
+
+from foveate import models
+from foveate.core.errors import StartupError
+
+DirectoryOf = Callable[[str], Path]
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Return the sentence with which ``call`` refuses to start."""
+    with pytest.raises(StartupError) as refused:
+        call()
+    assert "\n" not in refused.value.public
+    assert refused.value.public.endswith((".", "}")) or ":" in refused.value.public
+    return refused.value.public
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = (
+        "import sys, foveate.models as m; m.supported_families(); m.resolve_model(None); "
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_name_is_the_shipped_model() -> None:
+    files = models.resolve_model(None)
+    assert files.family == "qwen2_5_vl"
+    assert (Path(files.directory) / "config.json").is_file()
+
+
+def test_pixtral_is_told_from_llava(directory_of: DirectoryOf) -> None:
+    assert models.resolve_model(str(directory_of("pixtral"))).family == "pixtral"
+    assert models.resolve_model(str(directory_of("llava"))).family == "llava"
+
+
+@pytest.mark.parametrize("name", ["/no/such/model", "./nor/this", "~/nor-this", "a/b/c"])
+def test_a_missing_directory_is_named(name: str) -> None:
+    assert name in refusal(lambda: models.resolve_model(name))
+
+
+def test_a_hub_id_that_is_not_here_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    sentence = refusal(lambda: models.resolve_model("nobody/nothing"))
+    assert "nobody/nothing" in sentence
+    assert "HF_HUB_OFFLINE" in sentence
+    assert "hub id" in refusal(lambda: models.resolve_model("not a name"))
+
+
+def test_a_hub_id_is_taken_from_the_local_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, directory_of: DirectoryOf
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    stored = tmp_path / "models--some--model"
+    shutil.copytree(directory_of("llava"), stored / "snapshots" / ("a" * 40))
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text("a" * 40)
+    files = models.resolve_model("some/model")
+    assert files.name == "some/model"
+    assert files.family == "llava"
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    assert "config.json" in refusal(lambda: models.resolve_model(str(tmp_path)))
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json" in refusal(lambda: models.resolve_model(str(tmp_path)))
+
+
+def test_an_unsupported_family_is_named_with_those_that_work(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    sentence = refusal(lambda: models.resolve_model(str(tmp_path)))
+    assert '"bert"' in sentence
+    for family in models.supported_families():
+        assert family in sentence
+
+
+def test_a_damaged_processor_is_refused(tmp_path: Path) -> None:
+    directory = build_family("llava", tmp_path / "model")
+    (directory / "tokenizer.json").write_text("{}")
+    assert "processor" in refusal(lambda: models.load_picture_processor(str(directory)))
+
+
+def test_a_processor_that_does_not_resize_is_refused(tmp_path: Path) -> None:
+    directory = build_family("llava", tmp_path / "model")
+    path = directory / "processor_config.json"
+    edit_json(path, image_processor={**json.loads(path.read_text())["image_processor"], "do_resize": False})
+    assert "resizes" in refusal(lambda: models.load_picture_processor(str(directory)))
+
+
+def test_damaged_weights_are_refused(tmp_path: Path) -> None:
+    directory = build_family("llava", tmp_path / "model")
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    load = models.load_vision_and_language
+    assert "weights" in refusal(lambda: load(str(directory), device="cpu", dtype="float32"))
+
+
+def test_too_little_memory_is_told_before_loading(directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foveate.models import loading
+
+    monkeypatch.setattr(loading, "_free_memory", lambda device: 1000)
+    load = models.load_vision_and_language
+    assert "are free" in refusal(lambda: load(str(directory_of("llava")), device="cpu", dtype="float32"))
+
+
+def test_unknown_devices_and_dtypes_are_refused(directory_of: DirectoryOf) -> None:
+    directory, load = str(directory_of("llava")), models.load_vision_and_language
+    assert "float32 or bfloat16" in refusal(lambda: load(directory, device="cpu", dtype="int8"))
+    assert "toaster" in refusal(lambda: load(directory, device="toaster", dtype="auto"))
+    if not torch.cuda.is_available():
+        assert "CUDA" in refusal(lambda: load(directory, device="cuda:0", dtype="auto"))
+
+
+@pytest.mark.parametrize(("dtype", "bytes_each"), [("auto", 4), ("float32", 4), ("bfloat16", 2)])
+def test_dtypes_and_progress(dtype: str, bytes_each: int, directory_of: DirectoryOf) -> None:
+    lines: list[str] = []
+    tower, language = models.load_vision_and_language(
+        str(directory_of("qwen3_vl")), device="cpu", dtype=dtype, progress=lines.append
+    )
+    assert tower.embedding_bytes_per_row == 64 * 4 * bytes_each
+    assert len(tower.encoder_version) == 64
+    assert language.vocabulary_size == 512
+    assert language.context_tokens_max == 8192
+    assert any("weights" in line for line in lines)

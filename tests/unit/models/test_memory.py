@@ -1,0 +1,34 @@
+"""Weights are priced before they are loaded."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from foveate.core.errors import StartupError
+from foveate.models import memory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    save_file({"a": torch.zeros(10, 7, dtype=torch.bfloat16), "b": torch.zeros(3)}, tmp_path / "one.safetensors")
+    save_file({"c": torch.zeros(5, dtype=torch.bfloat16)}, tmp_path / "two.safetensors", metadata={"format": "pt"})
+    return str(tmp_path)
+
+
+def test_weights_are_counted_as_stored_or_as_asked(directory: str) -> None:
+    assert memory.weight_bytes(directory, "auto") == 70 * 2 + 3 * 4 + 5 * 2
+    assert memory.weight_bytes(directory, "float32") == 78 * 4
+    assert memory.weight_bytes(directory, "bfloat16") == 78 * 2
+
+
+def test_too_little_memory_is_said_before_loading(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
+    with pytest.raises(StartupError, match="Not enough memory for tiny"):
+        memory.check_memory(directory, "tiny", dtype="float32")
+
+
+def test_this_machine_has_some_memory(directory: str) -> None:
+    assert 2**20 < memory.available_bytes() < 2**50
+    memory.check_memory(directory, "tiny", dtype="auto")
