@@ -34,6 +34,7 @@ from foveate.media.fetch import Fetcher, FetchLimits
 from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
+from foveate.models.memory import check_memory
 from foveate.models.port import PromptSide
 from foveate.models.preload import preload_modules
 from foveate.observe.logging import configure, get_logger
@@ -115,6 +116,8 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         files = await asyncio.to_thread(resolve_model, settings.model.path)
         name = settings.model.served_name or (Path(files.name).name if Path(files.name).is_dir() else files.name)
         say(f"loading {name} ({files.family})")
+        if settings.model.device == "cpu":
+            check_memory(files.directory, name, dtype=settings.model.dtype)
         arena = Arena(settings.limits.arena_bytes_max)
         modules = await asyncio.to_thread(preload_modules, files.family)
         runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))

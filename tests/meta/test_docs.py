@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from foveate.api.errors import status
+from foveate.core.errors import error_classes
 from foveate.core.stages import STAGES
 from foveate.observe import table
 from foveate.settings import declared, reference
@@ -44,3 +46,11 @@ def test_every_stage_is_explained() -> None:
     page = read("docs/stages.md")
     for stage in (*STAGES, "tpot", "ttft", "unattributed"):
         assert f"`{stage}`" in page
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    page = read("docs/api.md")
+    bases = {"startup_failed", "invalid_request", "overloaded"}
+    for code, kind in error_classes().items():
+        if code not in bases:
+            assert f"| {status(kind())} | `{code}` | {'yes' if kind.retryable else 'no'} |" in page

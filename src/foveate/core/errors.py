@@ -279,7 +279,7 @@ class FetchTimeout(Failed):
     """The origin was too slow."""
 
     code = "media_fetch_timeout"
-    kind = Kind.DEPENDENCY
+    kind = Kind.TIMEOUT
     retryable = True
     sentence = "The media could not be fetched in time."
 

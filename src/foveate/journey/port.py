@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.core.errors import ErrorRecord
+from foveate.core.errors import ErrorRecord, FoveateError
 from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
@@ -106,6 +106,10 @@ class Service(Protocol):
 
         Raises InvalidParameter when the body is not JSON, MediaWorkersUnavailable.
         """
+        ...
+
+    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
+        """Note a request that was refused before there was a :class:`Request` to answer, so that no request goes unrecorded."""
         ...
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:

@@ -55,8 +55,9 @@ async def produce(key: EncoderKey, source: Source, tools: Tools, started: float)
         lease, spans = await _encode(key, prepared, before, tools, deadline=deadline, started=started)
     finally:
         inputs.release()
-    # The inputs are read again only if the embeddings are evicted first, so they go before others.
-    tools.processor_cache.demote(key.processor_key)
+    if key in tools.encoder_cache:
+        # The inputs are read again only if the embeddings are evicted first, so they go before others.
+        tools.processor_cache.demote(key.processor_key)
     return Made(lease, spans, kept is not None)
 
 

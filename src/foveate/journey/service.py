@@ -235,6 +235,10 @@ class Journey:
         assert isinstance(reply, UnpackDone)
         return UnpackDone(reply.job_id, reply.skeleton, reply.blobs, started, reply.ended_at)
 
+    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
+        """Note a request that was refused before it could be understood."""
+        self.tools.observer.refused(request_id, received_at, error, now())
+
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""
         return JourneyAnswer(self, request, unpacked)

@@ -17,7 +17,7 @@ from foveate.core.errors import FoveateError, MediaCostly, MediaUndecodable
 from foveate.core.media import Blob, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Span, Stage
-from foveate.media.image import to_pixels
+from foveate.media.image import Scratch, to_pixels
 from foveate.media.messages import (
     JobFailed,
     MediaJob,
@@ -58,6 +58,7 @@ class MediaWorker:
     def __init__(self, context: WorkerContext, processor: PictureProcessor) -> None:
         self._arena = context.arena
         self._processor = processor
+        self._scratch = Scratch()
 
     def reply(self, job: MediaJob) -> MediaReply:
         """Do the job; whatever goes wrong becomes :class:`JobFailed`."""
@@ -71,8 +72,11 @@ class MediaWorker:
         except FoveateError as error:
             failure = error
         except MemoryError:
-            failure = MediaCostly("Decoding the picture needs more memory than one picture may use.")
+            failure = _too_costly()
         except Exception as error:
+            if "allocate memory" in str(error):
+                # torch says so in a RuntimeError of its own.
+                return JobFailed(job.job_id, _too_costly().record(), tuple(spans))
             # The loop must live: an unforeseen fault of one job is logged whole and answered in general words.
             log.exception("a media job failed unexpectedly")
             failure = MediaUndecodable("The picture could not be processed.", detail=type(error).__name__)
@@ -91,12 +95,16 @@ class MediaWorker:
 
     def _prepare(self, job: Prepare, spans: list[Span]) -> Prepared:
         with _Stretch("media_decode", spans):
-            pixels = to_pixels(self._arena.view(job.source), job.header)
+            pixels = to_pixels(self._arena.view(job.source), job.header, self._scratch)
         with _Stretch("mm_processor", spans):
             picture = self._processor.process(pixels, job.options)
             bundle = write_bundle(self._arena.view(job.out), job.out, picture.arrays)
         image = PreparedImage(picture.replacement, picture.rows, bundle, picture.meta, tuple(spans))
         return Prepared(job.job_id, image)
+
+
+def _too_costly() -> MediaCostly:
+    return MediaCostly("Decoding the picture needs more memory than one picture may use.")
 
 
 class _Stretch:

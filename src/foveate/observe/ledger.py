@@ -90,11 +90,14 @@ class ItemRecord(msgspec.Struct, frozen=True):
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
-    """A finished request. Times are monotonic seconds. It holds nothing of the request's body."""
+    """A finished request. Times are monotonic seconds. It holds nothing of the request's body.
+
+    ``modality`` is unknown of a request that was refused before its body was understood.
+    """
 
     request_id: str
     model: str
-    modality: Modality
+    modality: Modality | Literal["unknown"]
     outcome: Outcome
     error_code: str | None
     received_at: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foveate.core.errors import FoveateError
 from foveate.core.stages import Stage
-from foveate.observe.ledger import LedgerRecord, RequestLedger
+from foveate.observe.ledger import Breakdown, Counts, LedgerRecord, RequestLedger, outcome_of
 from foveate.observe.metrics import Metrics
 from foveate.observe.request_log import RequestLog
 from foveate.observe.table import CODE, ITEM_STAGE
@@ -34,6 +34,15 @@ class Observer:
             self._item(item.stages)
         if self._log is not None:
             self._log.write(record)
+
+    def refused(self, request_id: str, received_at: float, error: FoveateError, at: float) -> None:
+        """A request was refused before it was understood: it was never opened, and belongs to no modality's series."""
+        total_ms = (at - received_at) * 1e3
+        self._metrics.count("foveate_errors_total", error.code)
+        if self._log is not None:
+            nothing = Breakdown({}, None, total_ms, None, total_ms)
+            ending = (outcome_of(error), error.code, received_at, at)
+            self._log.write(LedgerRecord(request_id, "", "unknown", *ending, Counts(), nothing, ()))
 
     def _ending(self, record: LedgerRecord) -> None:
         self._metrics.count("foveate_requests_total", record.modality, record.outcome)

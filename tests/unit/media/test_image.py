@@ -18,7 +18,7 @@ from PIL import Image, ImageFile, ImageOps
 
 from foveate.core.errors import MediaUndecodable, MediaUnsupported
 from foveate.core.media import ImageHeader
-from foveate.media.image import to_pixels
+from foveate.media.image import Scratch, to_pixels
 from foveate.media.probe import IMAGE_FORMATS, probe
 
 CASES = Path("tests/data/cases")
@@ -372,3 +372,21 @@ def test_mutated_files_are_decoded_or_refused(seed: bytes, at: int, patch: bytes
     except MediaUndecodable:
         return
     assert pixels.shape == (header.height, header.width, 3)
+
+
+def test_scratch_memory_is_reused_and_bounded() -> None:
+    scratch = Scratch(bytes_max=100_000)
+    small, large = encoded_jpeg(100, 50), encoded_jpeg(400, 300)
+    first = to_pixels(small, probe(small), scratch).copy()
+    assert np.array_equal(to_pixels(large, probe(large), scratch), to_pixels(large, probe(large)))
+    again = to_pixels(small, probe(small), scratch)
+    assert np.array_equal(again, first)
+    assert np.shares_memory(again, scratch.of(1))
+    assert scratch.of(1).size <= 100_000
+
+
+def encoded_jpeg(width: int, height: int) -> memoryview:
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG")
+    return memoryview(buffer.getvalue())
