@@ -30,6 +30,7 @@ from foveate.journey.places import Places
 from foveate.journey.service import Journey
 from foveate.journey.text import TextWork
 from foveate.journey.tools import Limits, Tools
+from foveate.journey.warm import warm
 from foveate.media.fetch import Fetcher, FetchLimits
 from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
@@ -157,6 +158,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
             LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
         )
         _bind(metrics, tools, engine, lag, request_log)
+        await warm(tools)
         yield Journey(tools, models=(name,))
 
 
@@ -248,6 +250,7 @@ def _limits(settings: Settings) -> Limits:
         request_seconds_max=settings.server.request_seconds_max,
         fetch_seconds_max=settings.fetch.total_seconds,
         item_seconds_max=settings.server.request_seconds_max,
+        answer_tokens_default=settings.limits.answer_tokens_default,
     )
 
 

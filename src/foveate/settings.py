@@ -168,6 +168,9 @@ class LimitSettings(Section):
     multimodal_requests_max: int = setting(
         64, "Requests with pictures under way at once; more wait. Text never waits for these places.", low=1, high=65536
     )
+    answer_tokens_default: int = setting(
+        2048, "Tokens an answer may have when the request names no limit, as far as the context has room.", low=1
+    )
     arena_bytes_max: Bytes = setting(
         1 * GiB, "Shared memory for media bytes, model inputs and embeddings (used only as needed).", low=64 * MiB
     )

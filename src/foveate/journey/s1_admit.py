@@ -54,7 +54,7 @@ def answer_tokens(job: Job, tools: Tools, *, visual_tokens: int) -> int:
             limit=context,
             actual=prompt + max(asked, 1),
         )
-    tokens = asked or context - prompt
+    tokens = asked or min(context - prompt, tools.limits.answer_tokens_default)
     if job.request.sampling.tokens_min > tokens:
         raise InvalidParameter(
             f"min_tokens is {job.request.sampling.tokens_min}, more than the {tokens} tokens the answer may have.",

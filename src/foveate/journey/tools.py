@@ -35,6 +35,7 @@ class Limits:
     request_seconds_max: float
     fetch_seconds_max: float
     item_seconds_max: float
+    answer_tokens_default: int
     detail_low_pixels: int = 512 * 512
     """``detail: low`` caps a picture at this many pixels, where the model's processor can be told to."""
     engine_wait_seconds: float = 4.0
