@@ -48,7 +48,7 @@ class TransformersLanguageModel:
         their tokens.
         """
         rows = sum(picture.embeddings.rows.shape[0] for picture in pictures)
-        tokens = sum(token == self._picture_id for token in token_ids)
+        tokens = token_ids.count(self._picture_id)
         if rows != tokens:
             raise ValueError(f"{tokens} picture tokens in the prompt, {rows} embedding rows")
         length = len(token_ids)
@@ -105,7 +105,7 @@ class TransformersLanguageModel:
             extra[self._types_name] = typed.int()
         count = int(of_picture.sum())
         if count:
-            before = sum(token == self._picture_id for token in token_ids[:start])
+            before = token_ids[:start].count(self._picture_id)
             extra["mm_encoder_outputs"] = {"image": self._features(pictures, before, before + count)}
         result = self._model(
             input_ids=ids,

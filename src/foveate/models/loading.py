@@ -17,6 +17,7 @@ import msgspec
 
 from foveate.core.errors import StartupError
 from foveate.models.families import Family, family_of, picture_token_id, supported_families
+from foveate.models.memory import weight_bytes
 from foveate.models.port import LanguageModel, PictureProcessor, PromptSide, VisionTower
 from foveate.models.versions import encoder_version, processor_version, weight_files
 
@@ -145,8 +146,8 @@ def load_vision_and_language(
 
     ``device`` is a torch device (``cpu``, ``cuda:0``). ``dtype`` is ``float32``, ``bfloat16`` or ``auto``: the
     checkpoint's own on an accelerator, float32 on a CPU, where bfloat16 makes a sequence's tokens depend on its batch
-    and is often slower. ``progress`` is given one line at a time. Raises StartupError when memory does not suffice or
-    the weights cannot be read.
+    and is often slower. ``progress`` is given one line at a time. Raises StartupError when an accelerator's memory does
+    not suffice (main memory is asked about in :mod:`foveate.models.memory`) or the weights cannot be read.
     """
     import torch
 
@@ -165,18 +166,19 @@ def load_vision_and_language(
     stored = sum(path.stat().st_size for path in weight_files(Path(directory)))
     report(f"loading weights ({stored / 1e6:.0f} MB on disk)")
     started = time.monotonic()
-    model = _load_weights(directory, device, wanted, stored)
+    model = _load_weights(directory, device, wanted)
     report(f"weights loaded in {time.monotonic() - started:.1f} s, hashing the vision tower")
     version = encoder_version(Path(directory), model.config, str(model.dtype).removeprefix("torch."))
     return TransformersVisionTower(family, model, version), TransformersLanguageModel(family, model)
 
 
-def _load_weights(directory: str, device: str, dtype: str, stored: int) -> Any:
+def _load_weights(directory: str, device: str, dtype: str) -> Any:
     import torch
     from transformers import AutoModelForImageTextToText
     from transformers.utils import logging
 
-    _check_memory(device, stored * (2 if dtype == "float32" and _stored_dtype(directory) != "float32" else 1))
+    if device != "cpu":
+        _check_device_memory(directory, device, dtype)
     logging.disable_progress_bar()
     try:
         model = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype, local_files_only=True)
@@ -189,35 +191,16 @@ def _load_weights(directory: str, device: str, dtype: str, stored: int) -> Any:
         ) from error
 
 
-def _stored_dtype(directory: str) -> str:
-    config = _read_config(Path(directory), directory)
-    found = config.get("dtype") or config.get("torch_dtype") or "float32"
-    return str(found)
-
-
-def _check_memory(device: str, needed: int) -> None:
-    free = _free_memory(device)
-    if free is not None and needed > free:
-        raise StartupError(
-            f"The model needs {needed / 1e9:.1f} GB on {device} and {free / 1e9:.1f} GB are free; "
-            "free memory or choose a smaller model."
-        )
-
-
-def _free_memory(device: str) -> int | None:
-    """Return the bytes that can be allocated on ``device``; ``None`` where the system does not tell."""
+def _check_device_memory(directory: str, device: str, dtype: str) -> None:
+    """Raise StartupError when the weights do not fit into an accelerator's free memory."""
     import torch
 
-    if torch.device(device).type == "cuda":
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return None
-    for line in meminfo.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return None
+    needed, free = weight_bytes(directory, dtype), int(torch.cuda.mem_get_info(torch.device(device))[0])
+    if needed > free:
+        raise StartupError(
+            f"The model needs {needed / 1e9:.1f} GB on {device} and {free / 1e9:.1f} GB are free; "
+            "free memory, choose bfloat16 or a smaller model."
+        )
 
 
 def _first_line(error: BaseException) -> str:

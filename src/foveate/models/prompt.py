@@ -33,7 +33,7 @@ class TransformersPromptSide:
         self._picture_id = picture_token_id(config)
         self._picture_token: str = processor.tokenizer.convert_ids_to_tokens(self._picture_id)
         self._placeholder: str = processor.image_token
-        self._tokenization = Tokenization(processor.tokenizer)
+        self._tokenization = Tokenization(processor.tokenizer, self._picture_id)
         self._template = ChatTemplate(processor, control_tokens(processor, template_of(processor)), family.wrap)
         self._estimate = lru_cache(_ESTIMATES_MAX)(self._estimate_anew)
 

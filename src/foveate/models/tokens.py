@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from foveate.core.errors import StartupError
+from foveate.core.errors import PromptInvalid, StartupError
 
 _ANCHOR = "\n"
 
@@ -62,9 +62,12 @@ def control_tokens(processor: Any, template: str) -> ControlTokens:
 
 
 class Tokenization:
-    """Token ids of texts whose user-written control tokens are set apart. Thread-safe."""
+    """Token ids of texts whose user-written control tokens are set apart. Thread-safe.
 
-    def __init__(self, tokenizer: Any) -> None:
+    ``picture_id`` is the special token that stands for one embedding row; a picture has up to thousands of it in a run.
+    """
+
+    def __init__(self, tokenizer: Any, picture_id: int) -> None:
         from tokenizers import Tokenizer
 
         if not getattr(tokenizer, "is_fast", False):
@@ -78,6 +81,9 @@ class Tokenization:
         self._added = frozenset(int(token["id"]) for token in bare["added_tokens"])
         bare.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
         self._bare = Tokenizer.from_str(json.dumps(bare))
+        self._picture_id = picture_id
+        self._picture: str = tokenizer.convert_ids_to_tokens(picture_id)
+        self._runs = re.compile(f"(?:{re.escape(self._picture)})+")
         self._bos: str = tokenizer.bos_token or ""
         self._before, self._after = self._surroundings()
 
@@ -93,8 +99,9 @@ class Tokenization:
     def ids(self, segments: Sequence[str]) -> list[int]:
         """Return the ids of alternating segments (see :class:`foveate.models.port.RenderedPrompt`).
 
-        With one segment this is what transformers returns for the text: its tokenizer adds special tokens unless the
-        text begins with the beginning-of-sequence token (the rule of ``ProcessorMixin.apply_chat_template``).
+        Raises PromptInvalid when a picture token is not one in the tokenizer's eyes. With one segment this is what
+        transformers returns for the text: its tokenizer adds special tokens unless the text begins with the
+        beginning-of-sequence token (the rule of ``ProcessorMixin.apply_chat_template``).
         """
         surround = not (self._bos and segments[0].startswith(self._bos))
         found: list[int] = list(self._before) if surround else []
@@ -104,10 +111,28 @@ class Tokenization:
             if index % 2:
                 found += self._ordinary(segment)
             elif index == 0:
-                found += self._full.encode(segment, add_special_tokens=False).ids
+                found += self._template(segment, inside=False)
             else:
-                found += self._inside(self._full, segment)
+                found += self._template(segment, inside=True)
         return found + self._after if surround else found
+
+    def _template(self, segment: str, *, inside: bool) -> list[int]:
+        """Encode template text. Each run of picture tokens goes through the tokenizer as one: 16,000 take it 80 ms."""
+        runs = [len(run.group()) // len(self._picture) for run in self._runs.finditer(segment)]
+        short = self._runs.sub(lambda run: self._picture, segment)
+        if inside:
+            found = self._inside(self._full, short)
+        else:
+            found = self._full.encode(short, add_special_tokens=False).ids
+        if found.count(self._picture_id) != len(runs):
+            raise PromptInvalid(
+                param="messages", detail=f"{found.count(self._picture_id)} picture tokens, {len(runs)} runs"
+            )
+        waiting = iter(runs)
+        expanded: list[int] = []
+        for token in found:
+            expanded += [token] * next(waiting) if token == self._picture_id else [token]
+        return expanded
 
     def _inside(self, tokenizer: Any, text: str) -> list[int]:
         """Encode ``text`` as the continuation of another, without the space some tokenizers put at a beginning."""

@@ -114,12 +114,13 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     assert "weights" in refusal(lambda: load(str(directory), device="cpu", dtype="float32"))
 
 
-def test_too_little_memory_is_told_before_loading(directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foveate.models import loading
-
-    monkeypatch.setattr(loading, "_free_memory", lambda device: 1000)
+def test_too_little_device_memory_is_told_before_loading(
+    directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
     load = models.load_vision_and_language
-    assert "are free" in refusal(lambda: load(str(directory_of("llava")), device="cpu", dtype="float32"))
+    assert "are free" in refusal(lambda: load(str(directory_of("llava")), device="cuda:0", dtype="auto"))
 
 
 def test_unknown_devices_and_dtypes_are_refused(directory_of: DirectoryOf) -> None:
