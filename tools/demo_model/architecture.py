@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
 def tokenizer_corpus() -> list[str]:
     """Text to learn the vocabulary from: every question type equally often.
 
-    It must not depend on `questions.WEIGHTS`: the vocabulary is part of the model's format, and a change in
+    It must not depend on `stages.STAGES`: the vocabulary is part of the model's format, and a change in
     how often training asks what must not change it (weights and vocabulary would no longer fit together).
     """
     rng = random.Random(1)

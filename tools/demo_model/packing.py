@@ -15,6 +15,7 @@ import numpy as np
 import questions
 import scenes
 import torch
+from stages import Stage
 from transformers import PreTrainedTokenizerFast
 
 Grid = tuple[int, int]  # rows and columns of image tokens
@@ -77,14 +78,16 @@ def two_picture_count(rng: random.Random) -> int:
     return rng.choice([1, 1, 2])
 
 
-def _pictures(rng: random.Random, sample: Sample, grids: list[Grid], which: list[int]) -> list[list[scenes.Item]]:
+def _pictures(
+    rng: random.Random, sample: Sample, grids: list[Grid], which: list[int], stage: Stage
+) -> list[list[scenes.Item]]:
     """Draw one picture for each entry of `which` (an index into the batch's grids); returns their scenes."""
     drawn = []
     for index in which:
         rows, columns = grids[index]
         width, height = scenes.random_upload_size(rng, rows, columns)
         count = two_picture_count(rng) if len(which) == 2 else None
-        scene = scenes.make_scene(rng, width, height, count)
+        scene = scenes.make_scene(rng, width, height, count, stage.objects)
         image = scenes.render(rng, scene, width, height)
         sample.pixels.append((index, scenes.patchify(image, rows, columns)))
         sample.labels.append(scenes.token_labels(scene, width, height, rows, columns))
@@ -92,14 +95,16 @@ def _pictures(rng: random.Random, sample: Sample, grids: list[Grid], which: list
     return drawn
 
 
-def make_sample(rng: random.Random, encoder: Encoder, grids: list[Grid], pictures: int, branches: int) -> Sample:
+def make_sample(
+    rng: random.Random, encoder: Encoder, grids: list[Grid], pictures: int, branches: int, stage: Stage
+) -> Sample:
     """A sample with 0, 1 or 2 pictures; two pictures take the batch's two grids in either order."""
     sample = Sample(encoder)
     which = [[], [0], rng.sample([0, 1], 2)][pictures]
-    drawn = _pictures(rng, sample, grids, which)
+    drawn = _pictures(rng, sample, grids, which, stage)
 
     def question() -> questions.Question:
-        picked = questions.pick(rng, drawn)
+        picked = questions.pick(rng, drawn, stage.questions)
         return picked._replace(text=questions.vary(rng, picked.text))
 
     def all_pictures(at: int) -> int:
@@ -128,7 +133,7 @@ def make_sample(rng: random.Random, encoder: Encoder, grids: list[Grid], picture
             at = sample.text(asked.text, all_pictures(sample.text(user, at)))
         at = sample.answer(asked, at)
         for _ in range(rng.choice([0, 0, 1, 2])):
-            asked = question() if rng.random() < 0.9 else questions.pick(rng, [])
+            asked = question() if rng.random() < 0.9 else questions.pick(rng, [], {})
             if asked.answer != questions.NO_IMAGE:
                 at = sample.answer(asked, sample.text(f"\n{user}{asked.text}", at))
     return sample

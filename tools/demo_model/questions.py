@@ -1,7 +1,7 @@
 """Questions about scenes, with the one right answer to each.
 
 `ask` makes a question of a given type, or None where the type does not fit the scene (no unique shape,
-no clear extremum). `pick` draws the type too. Answers are always built from the scene, never guessed.
+no clear extremum). `pick` draws the type too, by weights. Answers are always built from the scene, never guessed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from scenes import COLOURS, SHAPES, Item
 ONE_PICTURE = ["describe", "colour", "shape", "count", "yesno", "position"]
 TWO_PICTURES = ["two_which", "two_describe", "two_one"]
 ALL_TYPES = ["text", *ONE_PICTURE, *TWO_PICTURES]
-# How often training asks each type. The tokenizer does not see these (architecture.tokenizer_corpus).
-WEIGHTS = {
-    "describe": 0.16, "colour": 0.19, "shape": 0.11, "count": 0.13, "yesno": 0.17, "position": 0.24,
-    "two_which": 0.40, "two_describe": 0.22, "two_one": 0.38,
-}  # fmt: skip
 # A position question is asked only where the two outermost centres differ by this many radii (the larger
 # radius of the two) along the asked direction: with less, which is outermost is not clear to the eye.
 CLEAR_MARGIN = 1.0
@@ -271,11 +266,11 @@ def ask(rng: random.Random, kind: str, scenes: list[list[Item]]) -> Question | N
     return asker(rng, scenes[0])
 
 
-def pick(rng: random.Random, scenes: list[list[Item]]) -> Question:
-    """A question of a type drawn by `WEIGHTS` among those for this number of scenes."""
+def pick(rng: random.Random, scenes: list[list[Item]], weights: dict[str, float]) -> Question:
+    """A question of a type drawn by `weights` among those for this number of scenes."""
     kinds = [["text"], ONE_PICTURE, TWO_PICTURES][len(scenes)]
     while True:
-        question = ask(rng, rng.choices(kinds, [WEIGHTS.get(k, 1.0) for k in kinds])[0], scenes)
+        question = ask(rng, rng.choices(kinds, [weights.get(k, 1.0) for k in kinds])[0], scenes)
         if question:
             return question
 

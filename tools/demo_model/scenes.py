@@ -10,6 +10,7 @@ import colorsys
 import io
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,7 @@ _BACKGROUNDS = [
 ]  # fmt: skip
 # number of items -> smallest and largest radius as a fraction of the shorter side
 _RADII = {1: (0.16, 0.40), 2: (0.14, 0.26), 3: (0.125, 0.2)}
+OBJECT_ODDS = (0.03, 0.27, 0.38, 0.32)  # of 0, 1, 2 and 3 items, where nothing else is asked for
 _MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 _STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 
@@ -99,10 +101,15 @@ def _place(rng: random.Random, width: int, height: int, count: int, placed: list
     return None
 
 
-def make_scene(rng: random.Random, width: int, height: int, count: int | None = None) -> list[Item]:
-    """0 to 3 items, no two of the same colour and shape (answers stay unambiguous), left to right."""
+def make_scene(
+    rng: random.Random, width: int, height: int, count: int | None = None, odds: Sequence[float] = OBJECT_ODDS
+) -> list[Item]:
+    """0 to 3 items (`count`, or drawn by `odds`), left to right, no two of the same colour and shape.
+
+    Alike items would make answers ambiguous.
+    """
     while True:
-        n = count if count is not None else rng.choices([0, 1, 2, 3], [0.03, 0.27, 0.38, 0.32])[0]
+        n = count if count is not None else rng.choices([0, 1, 2, 3], odds)[0]
         items: list[Item] = []
         for _ in range(n):
             item = _place(rng, width, height, n, items)

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from auxiliary import AuxiliaryHeads
 from fast_forward import target_logits
+from stages import stage_at
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -68,7 +69,7 @@ def draw_batch(seed: int, step: int, encoder: packing.Encoder) -> packing.Batch:
     for _ in range(-(-PATCHES // patches)):  # one number for each grid: fewer shapes to compile for
         chance = rng.random()
         pictures = 2 if chance < two else 0 if chance > 0.95 else 1
-        samples.append(packing.make_sample(rng, encoder, grids, pictures, branches))
+        samples.append(packing.make_sample(rng, encoder, grids, pictures, branches, stage_at(step)))
     return packing.collate(samples, grids)
 
 
@@ -163,6 +164,10 @@ class Trainer:
             logits, wanted, seen = target_logits(self.model, batch, self.encoder.image_id)
             auxiliary = self.heads.losses(seen, batch.labels) if seen else {}
         loss = F.cross_entropy(logits, wanted)
+        loss_weights = stage_at(self.step).loss
+        if loss_weights:
+            each = torch.tensor([loss_weights.get(kind, 1.0) for kind, n in batch.spans for _ in range(n)])
+            loss = (F.cross_entropy(logits, wanted, reduction="none") * each).sum() / each.sum()
         weight = max(AUXILIARY_END, 1 - (1 - AUXILIARY_END) * self.step / AUXILIARY_UNTIL)
         total = loss + weight * sum(auxiliary.values())
         for optimizer, _ in self.optimizers:

@@ -18,6 +18,7 @@ import fast_forward  # noqa: E402
 import packing  # noqa: E402
 import questions  # noqa: E402
 import scenes  # noqa: E402
+import stages  # noqa: E402
 import train  # noqa: E402
 
 
@@ -55,7 +56,7 @@ def library_logits(model, batch, sample, image_id):
 @pytest.mark.parametrize(("pictures", "grids"), [(1, [(4, 4)] * 2), (1, [(9, 5)] * 2), (2, [(4, 6), (6, 5)])])
 def test_fast_forward_equals_library(model, tokenizer, pictures, grids):
     encoder = packing.Encoder(tokenizer)
-    sample = packing.make_sample(random.Random(pictures), encoder, grids, pictures, branches=1)
+    sample = packing.make_sample(random.Random(pictures), encoder, grids, pictures, branches=1, stage=stages.STAGES[0])
     batch = packing.collate([sample], grids)
     with torch.no_grad():
         hidden, _ = fast_forward.hidden_states(model, batch, encoder.image_id)
@@ -68,9 +69,9 @@ def test_branches_do_not_see_one_another(model, tokenizer):
     encoder = packing.Encoder(tokenizer)
     grids = [(4, 4), (4, 4)]
     rng = random.Random(0)
-    sample = packing.make_sample(rng, encoder, grids, 1, branches=3)
+    sample = packing.make_sample(rng, encoder, grids, 1, branches=3, stage=stages.STAGES[0])
     while max(sample.branches) < 3:
-        sample = packing.make_sample(rng, encoder, grids, 1, branches=3)
+        sample = packing.make_sample(rng, encoder, grids, 1, branches=3, stage=stages.STAGES[0])
     batch = packing.collate([sample], grids)
     branches = torch.full(batch.ids.shape[1:], -1)
     branches[: len(sample.ids)] = torch.tensor(sample.branches)
@@ -157,8 +158,8 @@ def test_ranks_in_the_labels():
 
 
 def test_tokenizer_does_not_depend_on_question_weights(tokenizer, monkeypatch):
-    for kind in questions.WEIGHTS:
-        monkeypatch.setitem(questions.WEIGHTS, kind, 0.5 if kind == "position" else 0.001)
+    only_position = stages.Stage(0, dict.fromkeys(questions.ALL_TYPES, 0.001) | {"position": 1.0}, (0, 0, 1, 0))
+    monkeypatch.setattr(stages, "STAGES", [only_position])
     assert architecture.train_tokenizer().get_vocab() == tokenizer.get_vocab()
 
 

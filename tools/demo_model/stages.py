@@ -1,0 +1,60 @@
+"""What a training step asks: the mix of questions and scenes, by the number of the step.
+
+First everything is asked, mostly of two or three objects: that teaches to describe. Looking things up
+("Is there a red star?", "What colour is the star?") stays at chance then, because the simplest case, one object,
+is a few per cent of the questions. The second stage asks that case often and weighs its loss more; the last
+stage goes back to the full mix. The vocabulary does not depend on any of this (architecture.tokenizer_corpus).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scenes import OBJECT_ODDS
+
+
+@dataclass(frozen=True)
+class Stage:
+    """From step `start`: how often each type is asked, odds of 0 to 3 objects, loss weight of each type (else 1).
+
+    The types about one picture and those about two are drawn apart, so each group's numbers add up to 1.
+    """
+
+    start: int
+    questions: dict[str, float]
+    objects: tuple[float, ...] = OBJECT_ODDS
+    loss: dict[str, float] = field(default_factory=dict)
+
+
+_LOOKUP_LOSS = {"yesno": 3.0, "two_which": 3.0, "colour": 2.0, "shape": 2.0}
+STAGES = [
+    Stage(
+        start=0,
+        questions={
+            "describe": 0.16, "colour": 0.19, "shape": 0.11, "count": 0.13, "yesno": 0.17, "position": 0.24,
+            "two_which": 0.40, "two_describe": 0.22, "two_one": 0.38,
+        },
+    ),
+    Stage(
+        start=1500,
+        questions={
+            "describe": 0.10, "colour": 0.24, "shape": 0.14, "count": 0.08, "yesno": 0.32, "position": 0.12,
+            "two_which": 0.60, "two_describe": 0.15, "two_one": 0.25,
+        },
+        objects=(0.02, 0.42, 0.36, 0.20),
+        loss=_LOOKUP_LOSS,
+    ),
+    Stage(
+        start=2400,
+        questions={
+            "describe": 0.14, "colour": 0.19, "shape": 0.11, "count": 0.14, "yesno": 0.22, "position": 0.20,
+            "two_which": 0.48, "two_describe": 0.20, "two_one": 0.32,
+        },
+        loss=_LOOKUP_LOSS,
+    ),
+]  # fmt: skip
+
+
+def stage_at(step: int) -> Stage:
+    """The stage that this step belongs to."""
+    return [stage for stage in STAGES if stage.start <= step][-1]
