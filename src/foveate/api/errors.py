@@ -8,6 +8,7 @@ tried again, and OpenAI's clients try 5xx again but not 424. A 5xx that would on
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 import msgspec
@@ -41,6 +42,7 @@ _TYPE: Final[dict[Kind, str]] = {
 }
 """OpenAI's ``type``; every kind that is not here is the client's doing: ``invalid_request_error``."""
 
+_CONTENT_PART: Final = re.compile(r"messages\[\d+\]\.content\[(\d+)\]")
 _RETRY_AFTER_SECONDS: Final = 1.0
 
 
@@ -78,12 +80,22 @@ def body(error: FoveateError) -> bytes:
                 type=_TYPE.get(error.kind, "invalid_request_error"),
                 param=error.param,
                 code=error.code,
-                part=msgspec.UNSET if error.part is None else error.part,
+                part=_part(error),
                 limit=msgspec.UNSET if error.limit is None else error.limit,
                 actual=msgspec.UNSET if error.actual is None else error.actual,
             )
         )
     )
+
+
+def _part(error: FoveateError) -> int | msgspec.UnsetType:
+    """Return the content part's index in its message. ``param`` knows it best: to the journey a picture is the nth
+    picture.
+    """
+    place = _CONTENT_PART.match(error.param or "")
+    if place is not None:
+        return int(place.group(1))
+    return msgspec.UNSET if error.part is None else error.part
 
 
 def headers(error: FoveateError) -> list[tuple[bytes, bytes]]:

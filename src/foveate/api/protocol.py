@@ -36,6 +36,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = True
+        self._head_is_new = True
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -52,15 +53,17 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        continues_head = self._in_head
+        self._head_is_new = False
         super().data_received(data)
-        if self._in_head and continues_head:
+        # What a head begins in also holds the end of what came before it, and is no longer than one read.
+        if self._in_head and not self._head_is_new:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes_max and not self.transport.is_closing():
                 self.send_400_response("The request's headers are too long.")
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._head_is_new = True
         self._head_bytes = 0
         if self._head_timer is None:
             # The next request of a kept connection: uvicorn has just stopped its own timer.

@@ -142,11 +142,12 @@ class FakeService:
             yield FakeAnswer(self)
         except BaseException as error:
             self.ended.append(type(error).__name__)
-            # Leaving takes a turn of the loop, as giving back real resources does.
+            # Leaving takes turns of the loop, as giving back real resources does.
             await asyncio.sleep(0)
             raise
         else:
-            await asyncio.sleep(0)
+            for _ in range(5):
+                await asyncio.sleep(0)
             self.ended.append("whole")
         finally:
             self.open_answers -= 1

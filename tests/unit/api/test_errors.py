@@ -56,6 +56,11 @@ def test_what_is_known_of_a_limit_is_told() -> None:
     }  # fmt: skip
 
 
+def test_the_part_is_its_index_in_the_message() -> None:
+    error = MediaTooLarge(param="messages[2].content[5].image_url.url", part=0)
+    assert json.loads(errors.body(error))["error"]["part"] == 5
+
+
 def test_retry_after_is_whole_seconds_and_never_none() -> None:
     assert errors.headers(QueueFull(retry_after_seconds=2.1)) == [(b"retry-after", b"3")]
     assert errors.headers(ArenaFull(retry_after_seconds=0.0)) == [(b"retry-after", b"1")]

@@ -54,6 +54,8 @@ async def test_a_client_that_leaves_after_its_answer_disturbs_nothing() -> None:
                 await raw.post(chat(stream=True))
                 await raw.until(b"[DONE]\n\n")
                 raw.abort()
+        while service.open_answers:
+            await asyncio.sleep(0)
     assert service.ended == ["whole"] * 20
 
 

@@ -136,6 +136,17 @@ async def test_the_limits_on_heads_do_not_touch_bodies_and_answers() -> None:
             await raw.until(b"0\r\n\r\n")
 
 
+async def test_the_end_of_a_body_does_not_count_as_the_next_head() -> None:
+    limits = ConnectionLimits(head_bytes_max=1024)
+    async with serving(FakeService(inline_bytes_min=1 << 20), limits=limits) as server, connected(server.port) as raw:
+        body = b'{"messages": [{"role": "user", "content": "%s"}]}' % (b"x" * 8000)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await raw.send(head + body + b"GET /hea")
+        assert (await raw.reply())[0] == 200
+        await raw.send(b"lth HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await raw.reply())[0] == 200
+
+
 async def test_a_client_that_stops_reading_is_dropped() -> None:
     limits = ConnectionLimits(stalled_seconds_max=0.1)
     service = FakeService(script=[token("x" * 100_000) for _ in range(2000)] + [finish()])
