@@ -1,6 +1,6 @@
 """From the engine's events to OpenAI's answers: one renderer a route, each able to answer at once or chunk by chunk.
 
-A renderer is made for one request. ``chunks`` turns one event into the structs to send; ``whole`` is fed every event by
+A renderer is made for one request. ``chunk`` turns one event into the struct to send; ``whole`` is fed every event by
 ``add``.
 """
 
