@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import socket
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import setproctitle
-import uvloop
-
 from foveate import __version__
-from foveate.api.app import create_app
-from foveate.api.server import HttpServer, bind
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
@@ -38,7 +30,7 @@ from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
 from foveate.models.port import PromptSide
 from foveate.models.preload import preload_modules
-from foveate.observe.logging import configure, get_logger
+from foveate.observe.logging import get_logger
 from foveate.observe.loop_lag import LoopLag
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import Observer
@@ -51,63 +43,8 @@ WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
 
 MEDIA_WORKERS_MAX = 8
-SWITCH_SECONDS = 0.001
-"""How long a thread of the gateway may keep the interpreter from the event loop. Python's default of 5 ms is the whole budget for lag."""
-
 Say = Callable[[str], None]
 log = get_logger(__name__)
-
-
-def serve_until_signalled(settings: Settings) -> None:
-    """Run the server until SIGTERM or SIGINT: the first lets open requests finish, the second ends at once. Raises StartupError."""
-    setproctitle.setproctitle("foveate: gateway")
-    sys.setswitchinterval(SWITCH_SECONDS)
-    configure(json=settings.log.format == "json", level=settings.log.level)
-    # Taken before anything is loaded: a port in use should not cost a minute of loading first.
-    listener = bind(settings.server.host, settings.server.port)
-    uvloop.run(_serve(settings, listener))
-
-
-async def _serve(settings: Settings, listener: socket.socket) -> None:
-    signals = _Signals()
-    start = asyncio.ensure_future(_run(settings, listener, signals))
-    hard = asyncio.ensure_future(signals.second.wait())
-    await asyncio.wait((start, hard), return_when=asyncio.FIRST_COMPLETED)
-    hard.cancel()
-    if not start.done():
-        log.warning("second signal: ending at once")
-        start.cancel()
-    try:
-        await start
-    except asyncio.CancelledError:
-        log.info("ended before open requests were finished")
-
-
-async def _run(settings: Settings, listener: socket.socket, signals: _Signals) -> None:
-    async with journey(settings, say=log.info) as service:
-        app = create_app(service, open_max=settings.limits.requests_max)
-        async with HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds) as server:
-            host, port = listener.getsockname()[:2]
-            log.info(f"ready on http://{host}:{port}", model=service.models[0])
-            await signals.first.wait()
-            log.info("shutting down", open_requests=service.open_requests, seconds_max=settings.server.drain_seconds)
-            service.drain()
-            await server.stop(settings.server.drain_seconds)
-    log.info("ended")
-
-
-class _Signals:
-    """SIGTERM and SIGINT as events."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._arrived)
-
-    def _arrived(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
 
 
 @asynccontextmanager
@@ -115,7 +52,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
     """Build everything behind the API, ready to answer; leaving ends every worker. Raises StartupError."""
     async with AsyncExitStack() as scope:
         files = await asyncio.to_thread(resolve_model, settings.model.path)
-        name = settings.model.served_name or (Path(files.name).name if Path(files.name).is_dir() else files.name)
+        name = served_name(settings, files)
         say(f"loading {name} ({files.family})")
         if settings.model.device == "cpu":
             check_memory(files.directory, name, dtype=settings.model.dtype)
@@ -160,6 +97,11 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         _bind(metrics, tools, engine, lag, request_log)
         await warm(tools)
         yield Journey(tools, models=(name,))
+
+
+def served_name(settings: Settings, files: ModelFiles) -> str:
+    """Return the name clients use: the one that was set, else the hub id, else the directory's last part."""
+    return settings.model.served_name or (Path(files.name).name if Path(files.name).is_dir() else files.name)
 
 
 async def _load(files: ModelFiles, media: MediaPool, engine: EmbeddedEngine, scope: AsyncExitStack) -> PromptSide:
@@ -267,9 +209,7 @@ def _request_log(settings: LogSettings) -> RequestLog | None:
     return request_log
 
 
-def _bind(
-    metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, request_log: RequestLog | None
-) -> None:
+def _bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, request_log: RequestLog | None) -> None:
     """Tie the metrics that are read at scrape time to their owners."""
     media, arena = tools.media, tools.arena
     metrics.bind_cache("processor", tools.processor_cache.stats)

@@ -111,7 +111,9 @@ class EngineSettings(Section):
     kv_tokens_max: int = setting(
         131072, "KV-cache capacity in tokens, over all sequences; a request that does not fit waits.", low=256
     )
-    encoder_queue_max: int = setting(256, "Pictures that may wait for the vision encoder before 429.", low=1, high=65536)
+    encoder_queue_max: int = setting(
+        256, "Pictures that may wait for the vision encoder before 429.", low=1, high=65536
+    )
     encoder_batch_max: int = setting(
         1, "Same-shape pictures encoded together; 1 gives the same embedding whatever else is in the queue.", low=1,
         high=256,
@@ -157,14 +159,18 @@ class FetchSettings(Section):
 class CacheSettings(Section):
     """The two caches that Foveate owns. They share nothing."""
 
-    processor_bytes_max: Bytes = setting(128 * MiB, "Processor cache: bytes of model inputs kept; 0 turns it off.", low=0)
+    processor_bytes_max: Bytes = setting(
+        128 * MiB, "Processor cache: bytes of model inputs kept; 0 turns it off.", low=0
+    )
     encoder_bytes_max: Bytes = setting(256 * MiB, "Encoder cache: bytes of embeddings kept; 0 turns it off.", low=0)
 
 
 class LimitSettings(Section):
     """How much is under way at once."""
 
-    requests_max: int = setting(512, "Requests under way at once, waiting ones included, before 429.", low=1, high=65536)
+    requests_max: int = setting(
+        512, "Requests under way at once, waiting ones included, before 429.", low=1, high=65536
+    )
     multimodal_requests_max: int = setting(
         64, "Requests with pictures under way at once; more wait. Text never waits for these places.", low=1, high=65536
     )
@@ -188,7 +194,12 @@ class Settings(BaseSettings):
     """All settings, by section."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True, enable_decoding=False
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+        enable_decoding=False,
     )
 
     server: ServerSettings = ServerSettings()
@@ -252,7 +263,8 @@ def declared() -> Iterator[Declared]:
 def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -> Settings:
     """Read all sources and return the settings.
 
-    ``flags`` maps dotted keys to given values. Raises StartupError, one line, naming the key, where it came from, and the nearest known key.
+    ``flags`` maps dotted keys to given values. Raises StartupError, one line, naming the key, where it came from,
+    and the nearest known key.
     """
     path = config or os.environ.get(f"{ENV_PREFIX}CONFIG")
     if path and not Path(path).is_file():

@@ -54,9 +54,10 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
     while time.monotonic() < give_up:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode} before it was ready")
-        with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(
-            f"http://{HOST}:{port}/ready", timeout=5
-        ) as reply:
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            urllib.request.urlopen(f"http://{HOST}:{port}/ready", timeout=5) as reply,
+        ):
             if reply.status == 200:
                 return
         time.sleep(0.1)

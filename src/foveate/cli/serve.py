@@ -11,7 +11,7 @@ from foveate.settings import load
 def _serve(given: dict[str, Any], config: str | None) -> None:
     """Serve a model with an OpenAI-compatible API. Without --model: the small model that ships with Foveate."""
     # Imported here so that --help, and every other subcommand, starts without the server's libraries.
-    from foveate.assembly import serve_until_signalled
+    from foveate.cli.lifecycle import serve_until_signalled
 
     serve_until_signalled(load(given, config=config))
 

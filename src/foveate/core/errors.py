@@ -69,7 +69,14 @@ class FoveateError(Exception):
     def record(self) -> ErrorRecord:
         """Return the error as a value that can cross a process boundary."""
         return ErrorRecord(
-            self.code, self.public, self.detail, self.param, self.part, self.limit, self.actual, self.retry_after_seconds
+            self.code,
+            self.public,
+            self.detail,
+            self.param,
+            self.part,
+            self.limit,
+            self.actual,
+            self.retry_after_seconds,
         )
 
 

@@ -1,7 +1,7 @@
 """What Foveate asks of an engine.
 
-Engine differences are data: ``accepts`` says in which form an engine takes pictures, and the journey prepares that form. Every implementation
-passes ``tests/contracts/test_engine_contract.py``.
+Engine differences are data: ``accepts`` says in which form an engine takes pictures, and the journey prepares that form.
+Every implementation passes ``tests/contracts/test_engine_contract.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class PictureInput(msgspec.Struct, frozen=True):
-    """One picture of a prompt, in prompt order: its embeddings (see :class:`foveate.core.media.EncodedImage`) and the processor's ``meta``."""
+    """One picture of a prompt: its embeddings (:class:`foveate.core.media.EncodedImage`) and the processor's ``meta``."""
 
     embeddings: TensorBundle
     rows: int
@@ -32,7 +32,8 @@ class PictureInput(msgspec.Struct, frozen=True):
 class EngineWork(msgspec.Struct, frozen=True):
     """A prompt ready for prefill: token ids with every picture's placeholder already expanded, and the pictures.
 
-    ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds; past it the engine gives up the request.
+    ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds;
+    past it the engine gives up the request.
     """
 
     request_id: str

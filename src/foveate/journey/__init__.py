@@ -103,4 +103,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
             pending.extend(error.exceptions)
         else:
             leaves.append(error)
-    return min(leaves, key=lambda error: error.part if isinstance(error, FoveateError) and error.part is not None else -1)
+    return min(
+        leaves, key=lambda error: error.part if isinstance(error, FoveateError) and error.part is not None else -1
+    )

@@ -26,7 +26,9 @@ class ArenaSink:
     def __enter__(self) -> ArenaSink:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._hold is not None:
             self._hold.release()
             self._hold = None

@@ -39,8 +39,8 @@ class Usage(msgspec.Struct, frozen=True):
 class Unpacked(msgspec.Struct, frozen=True):
     """A large body after a media worker took its inline pictures out.
 
-    ``skeleton`` is the body's JSON in which each ``data:`` URL value (of an ``image_url``) is replaced by the string ``inline:<index>``, with
-    index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``.
+    ``skeleton`` is the body's JSON in which each ``data:`` URL value (of an ``image_url``) is replaced by the string ``inline:<index>``,
+    with index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``.
     ``hold`` keeps the blobs' bytes; every user of a blob retains it.
     """
 

@@ -1,7 +1,7 @@
 """Make a picture's embeddings that no cache holds: media decode and processor in a media worker, then the vision encoder.
 
-Runs in a flight, on behalf of every request that waits for the same key, so it has its own deadline and holds its own leases. Its spans join
-without a gap: a hop between processes counts to the stage that waits for it (media_decode includes the way to the media worker,
+Runs in a flight, on behalf of every request that waits for the same key, so it has its own deadline and holds its own leases. Its spans
+join without a gap: a hop between processes counts to the stage that waits for it (media_decode includes the way to the media worker,
 encoder_queue the way from there to the encoder, embedding_transfer the way back).
 """
 

@@ -1,4 +1,7 @@
-"""Step 2: may this address be contacted at all? Pure; no I/O. The fetcher asks again on every redirect hop and of every resolved address."""
+"""Step 2: may this address be contacted at all? Pure; no I/O.
+
+The fetcher asks again on every redirect hop and of every resolved address.
+"""
 
 from __future__ import annotations
 

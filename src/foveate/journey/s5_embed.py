@@ -1,8 +1,8 @@
 """Step 5: from bytes to embeddings, by the cheapest way there is.
 
-An encoder-cache hit skips everything; else one flight for each key does the work, whoever asked first: a processor-cache hit skips media decode
-and processor, else a media worker does both; then the vision encoder. The flight belongs to none of those who wait for it: when a waiter is
-cancelled, the first one included, the others still get their embeddings.
+An encoder-cache hit skips everything; else one flight for each key does the work, whoever asked first: a processor-cache
+hit skips media decode and processor, else a media worker does both; then the vision encoder. The flight belongs to none of
+those who wait for it: when a waiter is cancelled, the first one included, the others still get their embeddings.
 """
 
 from __future__ import annotations

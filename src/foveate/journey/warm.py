@@ -77,5 +77,7 @@ def grey_png(side: int) -> bytes:
         (b"IDAT", zlib.compress(rows)),
         (b"IEND", b""),
     )
-    framed = (struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks)
+    framed = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)

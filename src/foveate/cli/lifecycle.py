@@ -1,0 +1,107 @@
+"""The life of a server process: open the door, load behind it, answer, drain on the first signal, end at once on the second."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import setproctitle
+import uvloop
+
+from foveate.api.app import create_app
+from foveate.api.server import HttpServer, bind
+from foveate.assembly import journey
+from foveate.journey.deferred import Deferred
+from foveate.models.loading import DEMO_NAME
+from foveate.observe.logging import configure, get_logger
+from foveate.settings import Settings
+
+T = TypeVar("T")
+log = get_logger(__name__)
+
+SWITCH_SECONDS = 0.001
+"""How long a thread of the gateway may keep the interpreter from the event loop. Python's default of 5 ms is the whole budget for lag."""
+
+
+def serve_until_signalled(settings: Settings) -> None:
+    """Run the server until SIGTERM or SIGINT: the first lets open requests finish, the second ends at once. Raises StartupError."""
+    setproctitle.setproctitle("foveate: gateway")
+    sys.setswitchinterval(SWITCH_SECONDS)
+    configure(json=settings.log.format == "json", level=settings.log.level)
+    # Taken before anything is loaded: a port in use should not cost a minute of loading first.
+    listener = bind(settings.server.host, settings.server.port)
+    uvloop.run(_serve(settings, listener))
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    signals = _Signals()
+    run = asyncio.ensure_future(_run(settings, listener, signals))
+    hurry = asyncio.ensure_future(signals.second.wait())
+    await asyncio.wait((run, hurry), return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    if not run.done():
+        log.warning("second signal: ending at once")
+        run.cancel()
+    try:
+        await run
+    except asyncio.CancelledError:
+        log.warning("ended with requests unfinished")
+
+
+async def _run(settings: Settings, listener: socket.socket, signals: _Signals) -> None:
+    """Open the door, load behind it, answer until the first signal, drain, end."""
+    door = Deferred(
+        model=settings.model.served_name or settings.model.path or DEMO_NAME,
+        body_bytes_max=settings.server.body_bytes_max,
+        inline_bytes_min=settings.server.inline_bytes_min,
+    )
+    app = create_app(door, open_max=settings.limits.requests_max)
+    async with HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds) as server:
+        inside = journey(settings, say=log.info)
+        service = await _unless(signals.first, inside.__aenter__())
+        if service is None:
+            log.info("ended while loading")
+            return
+        try:
+            door.become(service)
+            host, port = listener.getsockname()[:2]
+            log.info(f"ready on http://{host}:{port}", model=service.models[0])
+            await signals.first.wait()
+            log.info("shutting down", open_requests=service.open_requests, seconds_max=settings.server.drain_seconds)
+            service.drain()
+            await server.stop(settings.server.drain_seconds)
+        finally:
+            await inside.__aexit__(None, None, None)
+    log.info("ended")
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the work's result, or ``None`` when the event comes first; the work is then cancelled and has ended."""
+    doing = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((doing, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait((doing,))
+    return None if doing.cancelled() else doing.result()
+
+
+class _Signals:
+    """SIGTERM and SIGINT as events."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._arrived)
+
+    def _arrived(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()

@@ -1,0 +1,58 @@
+"""The service while its inside still loads: the port is open, ``/health`` says the process is up, ``/ready`` says what it waits for, and
+whatever asks for more is told to come back.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+from foveate.core.errors import EngineUnavailable, FoveateError
+from foveate.core.request import Request
+from foveate.journey.port import Answer, BodyBuffer, Readiness, Service, Unpacked
+
+
+class Deferred:
+    """Implements :class:`foveate.journey.port.Service` by the one that :meth:`become` gives it."""
+
+    def __init__(self, *, model: str, body_bytes_max: int, inline_bytes_min: int) -> None:
+        self.models: tuple[str, ...] = (model,)
+        self.context_tokens_max = 0
+        self.body_bytes_max = body_bytes_max
+        self.inline_bytes_min = inline_bytes_min
+        self._service: Service | None = None
+
+    def become(self, service: Service) -> None:
+        """Answer by ``service`` from now on."""
+        self.models = service.models
+        self.context_tokens_max = service.context_tokens_max
+        self._service = service
+
+    def readiness(self) -> Readiness:
+        """See the port."""
+        return Readiness(False, "loading") if self._service is None else self._service.readiness()
+
+    def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().body(bytes_max)
+
+    def unpack(self, buffer: BodyBuffer) -> AbstractAsyncContextManager[Unpacked]:
+        """See the port."""
+        return self._loaded().unpack(buffer)
+
+    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
+        """See the port. While loading there is nothing yet to record it in."""
+        if self._service is not None:
+            self._service.refused(request_id, received_at, error)
+
+    def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().answer(request, unpacked)
+
+    async def metrics(self) -> tuple[bytes, str]:
+        """See the port. Raises EngineUnavailable while loading."""
+        return await self._loaded().metrics()
+
+    def _loaded(self) -> Service:
+        if self._service is None:
+            raise EngineUnavailable("The model is still loading. Try again shortly.", retry_after_seconds=2.0)
+        return self._service
