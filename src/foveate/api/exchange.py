@@ -24,6 +24,7 @@ from foveate.api.convert import Arrival
 from foveate.api.gate import Gate
 from foveate.api.render import renderer
 from foveate.api.wire import ClientGone, Header, Wire
+from foveate.core.clock import now
 from foveate.core.errors import FoveateError
 from foveate.core.request import Request
 from foveate.journey.port import Answer, Service
@@ -51,6 +52,8 @@ class Exchange(Response):
         self._parse = parse
         self._body_seconds_max = body_seconds_max
         self._timing = ""
+        self._began_at = now()
+        self._opened = False
         self._scope = asyncio.timeout(None)
         self._aborted_by: FoveateError | None = None
         self._failure: FoveateError | None = None
@@ -67,8 +70,12 @@ class Exchange(Response):
         except* Exception as group:
             _log.error("request %s failed unexpectedly", self.id, exc_info=_first(group))
             self._failure = FoveateError()
-        if self._failure is not None and not wire.finished:
-            await self._fail(wire, self._failure)
+        if self._failure is not None:
+            if not self._opened:
+                # The journey records what it opened; what never came so far is recorded here, so that nothing is missing.
+                self._service.refused(self.id, self._began_at, self._failure)
+            if not wire.finished:
+                await self._fail(wire, self._failure)
 
     def abort(self, error: FoveateError) -> None:
         """End the exchange with this error, wherever it stands."""
@@ -99,6 +106,7 @@ class Exchange(Response):
         inline = len(body.unpacked.blobs) if body.unpacked is not None else 0
         request = self._parse(body.json, Arrival(self.id, body.received_at, self._service.models, inline))
         async with self._service.answer(request, body.unpacked) as answer:
+            self._opened = True
             try:
                 await answer.begin()
                 if request.stream:

@@ -11,6 +11,7 @@ from typing import Any
 from foveate.api.app import create_app
 from foveate.api.protocol import ConnectionLimits
 from foveate.api.server import HttpServer, bind
+from foveate.core.errors import FoveateError
 from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
@@ -105,6 +106,7 @@ class FakeService:
     open_blobs: int = 0
     open_answers: int = 0
     ended: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -152,6 +154,9 @@ class FakeService:
         finally:
             self.open_answers -= 1
             self.left.set()
+
+    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
+        self.refusals.append(error.code)
 
     async def metrics(self) -> tuple[bytes, str]:
         return b"a 1\n", "text/plain; version=0.0.4; charset=utf-8"

@@ -166,6 +166,19 @@ async def test_refused_requests_never_reach_the_service() -> None:
     assert service.requests == []
 
 
+async def test_every_refusal_is_recorded_once() -> None:
+    service = FakeService(before=[InvalidPart()])
+    async with serving(service) as server, connected(server.port) as raw:
+        await raw.post(b"{}")
+        await raw.until(b"}}")
+        await raw.post(chat(no_such_parameter=1))
+        await raw.until(b"}}")
+        await raw.post(chat())
+        await raw.until(b"invalid_content_part")
+    # The journey records the third itself.
+    assert service.refusals == ["invalid_parameter", "invalid_parameter"]
+
+
 async def test_request_ids() -> None:
     async with serving(FakeService()) as server, connected(server.port) as raw:
         for theirs, echoed in (("abc-1", "abc-1"), ("x" * 129, None), ("a b", None), ("\x01", None)):
