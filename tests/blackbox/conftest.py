@@ -24,11 +24,18 @@ def web() -> Iterator[Origin]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
-    """The server that most tests share; it may fetch from ``web``, from no other port, and from no other private network."""
+    """The server that most tests share; it may fetch from ``web``, and from no other port or private network."""
     shared = Server(
-        tmp_path_factory.mktemp("server"), *SMALL, "--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32",
-        "--fetch-ports", f"80,443,{web.port}", "--fetch-read-seconds", "20",
-    )  # fmt: skip
+        tmp_path_factory.mktemp("server"),
+        *SMALL,
+        "--fetch-http-allowed",
+        "--fetch-private-networks",
+        "127.0.0.1/32",
+        "--fetch-ports",
+        f"80,443,{web.port}",
+        "--fetch-read-seconds",
+        "20",
+    )
     try:
         yield shared
         shared.stop()
@@ -66,3 +73,10 @@ def ai(server: Server) -> Iterator[openai.OpenAI]:
 @pytest.fixture(scope="session")
 def model(server: Server) -> str:
     return str(httpx.get(f"{server.base_url}/v1/models").json()["data"][0]["id"])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that start servers the time which that takes on a busy machine."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))

@@ -26,7 +26,8 @@ class Ended:
 
 
 class Load:
-    """A number of clients that send one request after the other until told to stop: text, new pictures and repeated ones, whole and streamed.
+    """Clients that each send one request after the other until told to stop: text, new and repeated pictures, whole
+    and streamed.
 
     ``ended`` has every request that ended; ``trouble`` every one that ended otherwise than it may.
     """

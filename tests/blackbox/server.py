@@ -17,9 +17,9 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-START_SECONDS_MAX = 90.0
-STOP_SECONDS_MAX = 45.0
-WAIT_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 300.0
+STOP_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 120.0
 COMMAND = (sys.executable, "-m", "foveate", "serve")
 
 

@@ -1,6 +1,7 @@
 """The model sees what a person sees: rotation, transparency, colour spaces and depths.
 
-Two pictures with equal pixels get equal log-probabilities, whatever form they came in; so these tests compare more than an answer's words.
+Two pictures with equal pixels get equal log-probabilities, whatever form they came in; so these tests compare more than
+an answer's words.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ ORIENTATION = 0x0112
 UPRIGHT = draw(("red", "circle", 0.28, 0.5, 0.22), ("blue", "square", 0.72, 0.5, 0.2), size=(280, 196))
 UPRIGHT_SAID = "A red circle and a blue square."
 STORED = {
-    1: None, 2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_270,
-}  # fmt: skip
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
 """How to store a picture so that this orientation tag sets it upright."""
 
 See = Callable[[str], tuple[str, int, list[float]]]
@@ -75,7 +82,7 @@ def test_orientation_of_photographs(see: See, orientation: int) -> None:
 
 
 def test_orientation_tells_two_files_apart(see: See) -> None:
-    """Same pixels in the file, one with a tag: two different pictures, and neither is served from the other's cache entry."""
+    """Same pixels in the file, one with a tag: two pictures, neither served from the other's cache entry."""
     tagged, plain = (
         data_url(case(f"case048_{name}.jpg"), "image/jpeg") for name in ("orientation6_64x32", "same_pixels_no_tag")
     )

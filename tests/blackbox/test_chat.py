@@ -31,16 +31,30 @@ def test_text(answer: Any) -> None:
 
 @pytest.mark.parametrize(
     ("colour", "form", "said"),
-    [("red", "circle", "A red circle."), ("blue", "square", "A blue square."), ("green", "triangle", "A green triangle."), ("orange", "star", "An orange star.")],
-)  # fmt: skip
+    [
+        ("red", "circle", "A red circle."),
+        ("blue", "square", "A blue square."),
+        ("green", "triangle", "A green triangle."),
+        ("orange", "star", "An orange star."),
+    ],
+)
 def test_one_picture(answer: Any, colour: str, form: str, said: str) -> None:
     assert answer(user(image(url_of(one(colour, form))), DESCRIBE)) == said
 
 
 @pytest.mark.parametrize(
     ("form", "options"),
-    [("JPEG", {"quality": 90}), ("PNG", {}), ("WebP", {"quality": 90}), ("WebP", {"lossless": True}), ("GIF", {}), ("BMP", {}), ("TIFF", {}), ("AVIF", {})],
-)  # fmt: skip
+    [
+        ("JPEG", {"quality": 90}),
+        ("PNG", {}),
+        ("WebP", {"quality": 90}),
+        ("WebP", {"lossless": True}),
+        ("GIF", {}),
+        ("BMP", {}),
+        ("TIFF", {}),
+        ("AVIF", {}),
+    ],
+)
 def test_formats(answer: Any, form: str, options: dict[str, Any]) -> None:
     url = data_url(encoded(one("blue", "circle"), form, **options), f"image/{form.lower()}")
     assert answer(user(image(url), DESCRIBE)) == "A blue circle."

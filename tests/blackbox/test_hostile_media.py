@@ -49,10 +49,14 @@ def sent_both_ways(http: httpx.Client, web: Origin, name: str, data: bytes, mime
 @pytest.mark.parametrize(
     ("name", "mime"),
     [
-        ("case030_html_error_page.jpg", "image/jpeg"), ("case030_json_error_body.png", "image/png"), ("case061_garbage5.bin", "image/png"),
-        ("case065_ftypheic_named.jpg", "image/jpeg"), ("case067_external_ref.svg", "image/svg+xml"), ("case062_half.jpg", "image/jpeg"),
+        ("case030_html_error_page.jpg", "image/jpeg"),
+        ("case030_json_error_body.png", "image/png"),
+        ("case061_garbage5.bin", "image/png"),
+        ("case065_ftypheic_named.jpg", "image/jpeg"),
+        ("case067_external_ref.svg", "image/svg+xml"),
+        ("case062_half.jpg", "image/jpeg"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_whole_picture_is_refused(http: httpx.Client, web: Origin, name: str, mime: str) -> None:
     for response in sent_both_ways(http, web, name, case(name), mime):
         error = refused(response, 400, 415, 422, param=PART)
@@ -65,7 +69,20 @@ def test_heic_is_named(http: httpx.Client) -> None:
     assert "HEI" in error["message"].upper()
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"%PDF-1.4\n", b"GIF89a", b"\xff\xd8\xff", b"RIFF\x00\x00\x00\x00WEBPVP8 ", b"BM", b"II*\x00", b"\x89PNG\r\n\x1a\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"%PDF-1.4\n",
+        b"GIF89a",
+        b"\xff\xd8\xff",
+        b"RIFF\x00\x00\x00\x00WEBPVP8 ",
+        b"BM",
+        b"II*\x00",
+        b"\x89PNG\r\n\x1a\n",
+    ],
+)
 def test_stumps(http: httpx.Client, web: Origin, data: bytes) -> None:
     for response in sent_both_ways(http, web, "stump", data, "image/png"):
         refused(response, 400, 415, 422, param=PART)
@@ -97,9 +114,15 @@ def test_bytes_after_the_picture_do_no_harm(http: httpx.Client) -> None:
 
 
 EXTREMES = [
-    "case055_1x1.png", "case055_499x1.png", "case057_26x28.png", "case057_305x30.png", "case057_1608x8_ratio201.png",
-    "case058_31x639.png", "case084_zeros_150x30.png", "case084_zeros_30x150.png",
-]  # fmt: skip
+    "case055_1x1.png",
+    "case055_499x1.png",
+    "case057_26x28.png",
+    "case057_305x30.png",
+    "case057_1608x8_ratio201.png",
+    "case058_31x639.png",
+    "case084_zeros_150x30.png",
+    "case084_zeros_30x150.png",
+]
 
 
 @pytest.mark.parametrize("name", EXTREMES)

@@ -17,10 +17,27 @@ CHAT = "/v1/chat/completions"
 HELLO = chat(user("Hello!"))
 WORK = {"media_decode", "mm_processor", "vision_encode"}
 LOG_FIELDS = {
-    "media_fetch_ms", "media_decode_ms", "mm_processor_ms", "encoder_queue_ms", "vision_encode_ms", "embedding_transfer_ms", "llm_queue_ms",
-    "llm_prefill_ms", "tpot_ms", "ttft_ms", "unattributed_ms", "images", "pixels", "media_bytes", "visual_tokens", "text_tokens", "output_tokens",
-    "modality", "model", "outcome",
-}  # fmt: skip
+    "media_fetch_ms",
+    "media_decode_ms",
+    "mm_processor_ms",
+    "encoder_queue_ms",
+    "vision_encode_ms",
+    "embedding_transfer_ms",
+    "llm_queue_ms",
+    "llm_prefill_ms",
+    "tpot_ms",
+    "ttft_ms",
+    "unattributed_ms",
+    "images",
+    "pixels",
+    "media_bytes",
+    "visual_tokens",
+    "text_tokens",
+    "output_tokens",
+    "modality",
+    "model",
+    "outcome",
+}
 
 
 def new(seed: int, side: int = 224) -> bytes:
@@ -162,10 +179,13 @@ def test_secrets_and_contents_are_never_written(http: httpx.Client, server: Serv
     replies = [
         http.post(CHAT, json=ask(url)).text
         for url in (
-            f"{web.url}/absent.png?X-Amz-Signature=HIDDEN2", f"{web.url}/to-nowhere", "https://user:HIDDEN5@127.0.0.1/x.png",
-            f"https://127.0.0.1/{'x' * 9000}?X-Amz-Signature=HIDDEN6", "http://[::1/?HIDDEN7",
+            f"{web.url}/absent.png?X-Amz-Signature=HIDDEN2",
+            f"{web.url}/to-nowhere",
+            "https://user:HIDDEN5@127.0.0.1/x.png",
+            f"https://127.0.0.1/{'x' * 9000}?X-Amz-Signature=HIDDEN6",
+            "http://[::1/?HIDDEN7",
         )
-    ]  # fmt: skip
+    ]
     content(http.post(CHAT, json=ask(data_url(data))))
     secret_text = http.post(CHAT, json=chat(user("HIDDEN8"), max_tokens=2))
     server.record(secret_text.json()["id"])

@@ -1,4 +1,4 @@
-"""Two thousand requests from 64 clients, half with pictures: none fails, memory does not grow, and the books balance."""
+"""Two thousand requests from 64 clients, half with pictures: none fails, memory does not grow, the books balance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMS = ("circle", "square", "star")
 
 
 class Run:
-    """What came of the run. ``resident`` has, for every fiftieth request that ended, the memory of all processes together."""
+    """What came of the run. ``resident`` has the memory of all processes, after every fifty requests."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
@@ -34,7 +34,7 @@ class Run:
 
 
 def body(number: int) -> tuple[bytes, str | None]:
-    """Return a request and the answer that it should get. Of those with pictures, half are about one of twelve pictures."""
+    """Return a request and the answer it should get. Half of those with pictures are about one of twelve."""
     if number % 2:
         words = "What is in this image? " * (number % 7)
         return json.dumps(chat(user(f"{words}Hello {number}!"), max_tokens=6, stream=number % 4 == 1)).encode(), None
@@ -58,7 +58,7 @@ async def drive(server: Server) -> Run:
                 "/v1/chat/completions", data=data, headers={"content-type": "application/json"}
             ) as response:
                 text = await response.text()
-            if response.status != 200 or '"error"' in text or not (text.endswith("[DONE]\n\n") or text.endswith("}")):
+            if response.status != 200 or '"error"' in text or not text.endswith(("[DONE]\n\n", "}")):
                 run.failures.append(f"{number}: {response.status} {text[:300]}")
             elif expected is not None and text.endswith("}"):
                 run.right[json.loads(text)["choices"][0]["message"]["content"] == expected] += 1
@@ -67,9 +67,12 @@ async def drive(server: Server) -> Run:
                 run.resident.append(await asyncio.to_thread(resident_bytes, processes))
 
     timeout = aiohttp.ClientTimeout(total=120)
-    async with aiohttp.ClientSession(
-        server.base_url, timeout=timeout, connector=aiohttp.TCPConnector(limit=CLIENTS)
-    ) as session, asyncio.TaskGroup() as clients:
+    async with (
+        aiohttp.ClientSession(
+            server.base_url, timeout=timeout, connector=aiohttp.TCPConnector(limit=CLIENTS)
+        ) as session,
+        asyncio.TaskGroup() as clients,
+    ):
         for _ in range(CLIENTS):
             clients.create_task(client(session))
     run.replaced = {process.pid for process in server.processes()} - {process.pid for process in processes}

@@ -16,8 +16,13 @@ def failing(*flags: str, **env: str) -> str:
     """Start a server that cannot start; return the one line that says why."""
     done = subprocess.run(
         [*COMMAND, "--host", "127.0.0.1", *(() if "--port" in flags else ("--port", str(free_port()))), *flags],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, env=environment(**env), check=False,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=environment(**env),
+        check=False,
+    )
     output = done.stdout + done.stderr
     assert done.returncode == 2, (done.returncode, output)
     assert "Traceback" not in output
@@ -98,8 +103,15 @@ def test_unknown_flag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--port", "70000"), ("--media-workers", "x"), ("--media-pixels-max", "-1"), ("--limits-arena-bytes-max", "5 parsecs"), ("--dtype", "int3")]
-)  # fmt: skip
+    ("flag", "value"),
+    [
+        ("--port", "70000"),
+        ("--media-workers", "x"),
+        ("--media-pixels-max", "-1"),
+        ("--limits-arena-bytes-max", "5 parsecs"),
+        ("--dtype", "int3"),
+    ],
+)
 def test_wrong_values_name_their_flag(flag: str, value: str) -> None:
     assert flag in failing(flag, value)
 
