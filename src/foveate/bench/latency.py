@@ -70,7 +70,7 @@ def mixed_body(server: Running, number: int) -> tuple[str, bytes]:
     if number % 2 == 0:
         return "text", chat_body(GREETING, model=server.model)
     colour = RED if number % 4 == 1 else BLUE
-    shade = 255 - (number % 20)
+    shade = 255 - (number % 60)
     pictures = [circle(colour, shade=shade)] if number % 5 else [circle(colour), circle(BLUE, 336, shade=shade)]
     parts = [{"type": "image_url", "image_url": {"url": data_url(encoded(each, quality=90))}} for each in pictures]
     return "multimodal", chat_body([*parts, {"type": "text", "text": QUESTION}], model=server.model)

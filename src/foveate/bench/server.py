@@ -37,7 +37,7 @@ def running(*flags: str) -> Iterator[Running]:
     with socket.create_server((HOST, 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "foveate", "serve", "--host", HOST, "--port", str(port)]
-    command += ["--log-requests", "off", "--log-level", "warning", *flags]
+    command += ["--log-level", "warning", *(flags if "--log-requests" in flags else ("--log-requests", "off", *flags))]
     process = subprocess.Popen(command)
     try:
         _wait_ready(process, port)
