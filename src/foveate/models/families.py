@@ -21,6 +21,9 @@ from foveate.models.sizing import (
 )
 from foveate.models.tiling import AnyResolutionSizing, GridSizing, SquareSizing, TileSizing
 
+TRANSFORMERS = "transformers>=5.19,<5.20"
+"""The releases whose model code the table is tested with, as one writes them to pip."""
+
 
 class Family(msgspec.Struct, frozen=True):
     """One row of the table.

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import transformers
 
 from foveate.core.errors import StartupError
-from foveate.models.families import Family, picture_token_id
+from foveate.models.families import TRANSFORMERS, Family, picture_token_id
 from foveate.models.port import Picture, Positions
 
 
@@ -30,10 +31,14 @@ class TransformersLanguageModel:
         self._picture_id = picture_token_id(model.config)
         self._mrope = hasattr(model.base_model, "get_rope_index")
         accepted = inspect.signature(model.forward).parameters
-        if not {"mm_encoder_outputs", "cache"} <= accepted.keys():
+        # The argument was renamed after 5.19.
+        cache_name = next((name for name in ("past_key_values", "cache") if name in accepted), None)
+        if cache_name is None or "mm_encoder_outputs" not in accepted:
             raise StartupError(
-                f"The installed transformers cannot give {family.title} its pictures as embeddings; install 5.24."
+                f"The installed transformers {transformers.__version__} cannot give {family.title} its pictures as "
+                f'embeddings; install "{TRANSFORMERS}".'
             )
+        self._cache_name = cache_name
         types = ("mm_token_type_ids", "token_type_ids")
         self._types_name = next((name for name in types if name in accepted), None)
         text = model.config.get_text_config()
@@ -110,7 +115,7 @@ class TransformersLanguageModel:
         result = self._model(
             input_ids=ids,
             position_ids=positions.ids[..., start:end],
-            cache=cache,
+            **{self._cache_name: cache},
             use_cache=True,
             logits_to_keep=1,
             **extra,
@@ -152,7 +157,7 @@ class TransformersLanguageModel:
             input_ids=token_ids.to(self._device).view(-1, 1),
             position_ids=where[None].expand(3, -1, -1) if self._mrope else where,
             attention_mask=None if mask is None else mask.to(self._device),
-            cache=cache,
+            **{self._cache_name: cache},
             use_cache=True,
             logits_to_keep=1,
         )

@@ -17,6 +17,7 @@ from foveate.core.errors import ImageShapeRefused
 from foveate.core.media import ImageOptions
 from foveate.models.families import Family, picture_token_id
 from foveate.models.port import ProcessedPicture
+from foveate.models.sizing import image_arguments
 
 LANGUAGE_MODEL_NEEDS = ("image_grid_thw",)
 """Processor outputs that the language model's positions depend on."""
@@ -65,8 +66,5 @@ class TransformersPictureProcessor:
         return dict(outputs), replacements
 
     def _arguments_anew(self, options: ImageOptions) -> dict[str, Any]:
-        merged = self._processor._merge_kwargs(
-            tokenizer_init_kwargs=self._processor.tokenizer.init_kwargs, images_kwargs=self._sizing.arguments(options)
-        )
-        arguments: dict[str, Any] = merged["images_kwargs"]
+        arguments = image_arguments(self._processor, self._sizing.arguments(options))
         return {**arguments, "input_data_format": "channels_first", "return_tensors": "pt"}

@@ -5,7 +5,7 @@ questions about a request's picture options are answered in one place: which of 
 what the image processor is told (:meth:`Sizing.arguments`) and what comes out (:meth:`Sizing.cost`); the prompt side
 and the picture processor ask the same object, so they cannot disagree.
 
-The formulas are transformers 5.24's own wherever it exposes them; tests compare each with the real processor's output.
+The formulas are transformers' own wherever it exposes them; tests compare each with the real processor's output.
 Does not cover video, nor processors whose resizing a checkpoint has switched off (``do_resize: false``), which are
 refused when loaded.
 """
@@ -13,6 +13,7 @@ refused when loaded.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -85,6 +86,18 @@ def shape_only(height: int, width: int) -> Any:
     import torch
 
     return torch.empty(1, dtype=torch.uint8).expand(1, CHANNELS, height, width)
+
+
+def image_arguments(processor: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``told`` over the arguments that a processor itself always gives its image processor."""
+    # Where the defaults are kept differs between releases of transformers; this method knows of them in each.
+    merged = processor._merge_kwargs(
+        processor.valid_processor_kwargs,
+        tokenizer_init_kwargs=processor.tokenizer.init_kwargs,
+        images_kwargs=dict(told),
+    )
+    arguments: dict[str, Any] = merged["images_kwargs"]
+    return arguments
 
 
 class PatchSizing:

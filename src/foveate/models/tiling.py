@@ -7,7 +7,7 @@ from typing import Any
 
 from foveate.core.errors import ImageShapeRefused
 from foveate.core.media import ImageOptions
-from foveate.models.sizing import INDEX_BYTES, Cost, shape_only, tile_bytes
+from foveate.models.sizing import INDEX_BYTES, Cost, image_arguments, shape_only, tile_bytes
 
 SQUARE_PIXELS_MAX = 1 << 28
 """Pixels of the square that LLaVA-OneVision pads a picture to when a prompt has several (0.8 GB as bytes)."""
@@ -140,7 +140,7 @@ class TileSizing:
         self._processor = processor
         self._image = processor.image_processor
         self._height, self._width = int(self._image.size["height"]), int(self._image.size["width"])
-        self._fixed = dict(processor.images_kwargs)
+        self._fixed = image_arguments(processor, {})
         self._high: int = self._image.max_patches
 
     def _tiles_max(self, options: ImageOptions) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 from blake3 import blake3
 
 from foveate.core.errors import StartupError
+from foveate.models.sizing import image_arguments
 
 FORMAT = 1
 """Raise when this package itself comes to make something else of the same processor output."""
@@ -42,7 +43,7 @@ def processor_version(processor: Any, picture_token_id: int) -> str:
         "processor": type(processor).__name__,
         "settings": _meaning(processor.to_dict()),
         "image": _meaning(processor.image_processor.to_dict()),
-        "fixed": getattr(processor, "images_kwargs", {}),
+        "fixed": image_arguments(processor, {}),
         "backend": processor.image_processor.backend,
         "token": processor.tokenizer.convert_ids_to_tokens(picture_token_id),
         "transformers": transformers.__version__,
