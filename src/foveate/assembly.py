@@ -43,6 +43,9 @@ WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
 
 MEDIA_WORKERS_MAX = 8
+# Where there are fewer cores than work, the gateway runs first, since it keeps everyone's streams going and needs little; then the
+# language model; media work last.
+ENGINE_NICENESS, MEDIA_NICENESS = 2, 10
 Say = Callable[[str], None]
 log = get_logger(__name__)
 
@@ -136,6 +139,7 @@ def _engine(settings: Settings, files: ModelFiles, name: str, runtime: LocalRunt
         runtime,
         config,
         threads=chosen.threads or _cores(),
+        niceness=ENGINE_NICENESS,
         start_seconds_max=settings.server.start_seconds_max,
         on_progress=lambda text: say(f"engine: {text}"),
         on_restart=lambda: log.warning("the engine is back"),
@@ -151,6 +155,7 @@ def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,
         start_seconds_max=settings.server.start_seconds_max,
+        niceness=MEDIA_NICENESS,
     )
 
 

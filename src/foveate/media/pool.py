@@ -47,6 +47,7 @@ class PoolConfig(msgspec.Struct, frozen=True):
     memory_bytes_max: int = 0
     start_seconds_max: float = 60.0
     threads: int = 1
+    niceness: int = 0
     entry: str = "foveate.media.worker:main"
 
 
@@ -189,6 +190,7 @@ class MediaPool:
                 sends=MediaReply,
                 memory_bytes_max=config.memory_bytes_max,
                 threads=config.threads,
+                niceness=config.niceness,
             )
         )
         seat.vacant.clear()

@@ -8,6 +8,7 @@ is read from its files.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -95,6 +96,14 @@ def family_of(config: Mapping[str, Any], model: str) -> Family:
             f"The model {model} {named} is not supported; choose a model of one of: {', '.join(supported_families())}."
         )
     return family
+
+
+def wrong_transformers(missing: str) -> StartupError:
+    """Return the refusal of an installed transformers in which something is missing that every release above has."""
+    return StartupError(
+        f"The installed transformers {version('transformers')} does not suit this model: {missing} is missing; "
+        f'install "{TRANSFORMERS}".'
+    )
 
 
 def picture_token_id(config: Any) -> int:

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import transformers
 
-from foveate.core.errors import StartupError
-from foveate.models.families import TRANSFORMERS, Family, picture_token_id
+from foveate.models.families import Family, picture_token_id, wrong_transformers
 from foveate.models.port import Picture, Positions
 
 
@@ -34,10 +32,7 @@ class TransformersLanguageModel:
         # The argument was renamed after 5.19.
         cache_name = next((name for name in ("past_key_values", "cache") if name in accepted), None)
         if cache_name is None or "mm_encoder_outputs" not in accepted:
-            raise StartupError(
-                f"The installed transformers {transformers.__version__} cannot give {family.title} its pictures as "
-                f'embeddings; install "{TRANSFORMERS}".'
-            )
+            raise wrong_transformers("forward's cache or mm_encoder_outputs")
         self._cache_name = cache_name
         types = ("mm_token_type_ids", "token_type_ids")
         self._types_name = next((name for name in types if name in accepted), None)

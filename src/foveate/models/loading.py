@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from foveate.core.errors import StartupError
-from foveate.models.families import Family, family_of, picture_token_id, supported_families
-from foveate.models.memory import weight_bytes
+from foveate.models.families import Family, family_of, picture_token_id, supported_families, wrong_transformers
+from foveate.models.memory import held_dtype, weight_bytes
 from foveate.models.port import LanguageModel, PictureProcessor, PromptSide, VisionTower
 from foveate.models.versions import encoder_version, processor_version, weight_files
 
@@ -35,6 +35,7 @@ DEMO_DIRECTORY = Path(__file__).parent / "demo"
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+_PROCESSOR_INTERFACE = ("_process_images", "_merge_kwargs", "valid_processor_kwargs")
 
 
 class ModelFiles(msgspec.Struct, frozen=True):
@@ -133,6 +134,9 @@ def _load_processor(directory: str) -> tuple[Family, Any, Any]:
         raise StartupError(
             f"The processor of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
         ) from error
+    missing = [name for name in _PROCESSOR_INTERFACE if not hasattr(processor, name)]
+    if missing:
+        raise wrong_transformers(f"the processor's {' and '.join(missing)}")
     image = getattr(processor, "image_processor", None)
     if image is None or getattr(image, "backend", None) != "torchvision" or image.do_resize is False:
         raise StartupError(f"The model in {directory} has no image processor that resizes pictures with torchvision.")
@@ -162,7 +166,7 @@ def load_vision_and_language(
         raise StartupError(f'"{device}" is not a device; choose cpu or cuda.')
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise StartupError("There is no CUDA device here; choose the device cpu.")
-    wanted = "float32" if dtype == "auto" and device == "cpu" else dtype
+    wanted = held_dtype(dtype, device)
     stored = sum(path.stat().st_size for path in weight_files(Path(directory)))
     report(f"loading weights ({stored / 1e6:.0f} MB on disk)")
     started = time.monotonic()

@@ -15,6 +15,11 @@ _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GiB = 2**30
 
 
+def held_dtype(dtype: str, device: str) -> str:
+    """Return the dtype that weights are held in: float32 for ``auto`` on a CPU, else ``dtype``."""
+    return "float32" if dtype == "auto" and device == "cpu" else dtype
+
+
 def weight_bytes(directory: str, dtype: str) -> int:
     """Return the bytes of all weights when held as ``dtype`` (``auto``: as stored), read from the safetensors headers."""
     item = _DTYPE_BYTES.get(dtype)
@@ -47,10 +52,11 @@ def available_bytes() -> int:
 
 
 def check_memory(directory: str, name: str, *, dtype: str) -> None:
-    """Raise StartupError when the weights do not fit into main memory."""
-    needed, free = weight_bytes(directory, dtype), available_bytes()
+    """Raise StartupError when the weights, held for a CPU, do not fit into main memory."""
+    held = held_dtype(dtype, "cpu")
+    needed, free = weight_bytes(directory, held), available_bytes()
     if needed > free:
         raise StartupError(
-            f"Not enough memory for {name}: its weights take {needed / _GiB:.1f} GiB as {dtype} and {free / _GiB:.1f} GiB are free. "
+            f"Not enough memory for {name}: its weights take {needed / _GiB:.1f} GiB as {held} and {free / _GiB:.1f} GiB are free. "
             "Choose --dtype bfloat16, a smaller model, or a machine with more memory."
         )

@@ -72,6 +72,7 @@ class EmbeddedEngine:
         config: EmbeddedConfig,
         *,
         threads: int,
+        niceness: int = 0,
         start_seconds_max: float,
         on_progress: Callable[[str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
@@ -80,7 +81,14 @@ class EmbeddedEngine:
         ready."""
         self._runtime = runtime
         self._spec = WorkerSpec(
-            "engine", 0, ENTRY, msgspec.to_builtins(config), receives=Receives, sends=Sends, threads=threads
+            "engine",
+            0,
+            ENTRY,
+            msgspec.to_builtins(config),
+            receives=Receives,
+            sends=Sends,
+            threads=threads,
+            niceness=niceness,
         )
         self._start_seconds_max = start_seconds_max
         self._on_progress = on_progress
