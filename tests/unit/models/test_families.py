@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,12 +27,22 @@ from foveate.models.families import FAMILIES, supported_families
 ModelOf = Callable[[str], Loaded]
 NAMES = list(FAMILIES)
 TOKENS = 14
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 SIZES = ((190, 130), (97, 201))
 
 
 def test_every_family_of_the_table_is_tested() -> None:
     assert set(BUILDERS) == set(NAMES)
     assert len(supported_families()) == len(NAMES)
+
+
+def test_the_page_lists_the_table(model_of: ModelOf) -> None:
+    rows = re.findall(r"^\| ([^|]+) \| `(\w+)` \| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(title for title, _, _ in rows) == supported_families()
+    for name, (_, kind, low) in zip(NAMES, rows, strict=True):
+        assert kind == model_of(name).their_model.config.model_type
+        lowered = model_of(name).prompt.options(ImageOptions(pixels_max=1)) != ImageOptions()
+        assert lowered is not low.startswith("nothing"), name
 
 
 @pytest.mark.parametrize("count", [1, 2])

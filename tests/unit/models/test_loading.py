@@ -6,15 +6,18 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from tests.families import build_family, edit_json
 
 from foveate import models
 from foveate.core.errors import StartupError
+from foveate.models.families import TRANSFORMERS
 
 DirectoryOf = Callable[[str], Path]
 
@@ -104,6 +107,23 @@ def test_a_processor_that_does_not_resize_is_refused(tmp_path: Path) -> None:
     path = directory / "processor_config.json"
     edit_json(path, image_processor={**json.loads(path.read_text())["image_processor"], "do_resize": False})
     assert "resizes" in refusal(lambda: models.load_picture_processor(str(directory)))
+
+
+def test_a_transformers_without_what_is_needed_is_refused_with_the_range(
+    directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, load = str(directory_of("llava")), models.load_vision_and_language
+    for forward in (lambda self, past_key_values: None, lambda self, mm_encoder_outputs: None):
+        with monkeypatch.context() as patch:
+            patch.setattr(transformers.LlavaForConditionalGeneration, "forward", forward)
+            assert TRANSFORMERS in refusal(lambda: load(directory, device="cpu", dtype="float32"))
+    monkeypatch.delattr(transformers.ProcessorMixin, "_process_images")
+    assert TRANSFORMERS in refusal(lambda: models.load_picture_processor(directory))
+
+
+def test_the_range_of_transformers_is_the_one_that_is_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert TRANSFORMERS in project["dependencies"]
 
 
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:

@@ -29,6 +29,15 @@ def test_too_little_memory_is_said_before_loading(directory: str, monkeypatch: p
         memory.check_memory(directory, "tiny", dtype="float32")
 
 
+def test_auto_is_counted_as_the_float32_that_a_cpu_loads(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 78 * 4 - 1)
+    memory.check_memory(directory, "tiny", dtype="bfloat16")
+    with pytest.raises(StartupError, match="as float32"):
+        memory.check_memory(directory, "tiny", dtype="auto")
+    monkeypatch.setattr(memory, "available_bytes", lambda: 78 * 4)
+    memory.check_memory(directory, "tiny", dtype="auto")
+
+
 def test_this_machine_has_some_memory(directory: str) -> None:
     assert 2**20 < memory.available_bytes() < 2**50
     memory.check_memory(directory, "tiny", dtype="auto")
