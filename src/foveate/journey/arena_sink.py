@@ -9,8 +9,10 @@ from foveate.core.memory import Slot
 from foveate.journey.holds import SlotHold
 from foveate.runtime.arena import Arena
 
-FIRST_BYTES = 256 * 1024
-"""What is taken for a body of unknown length. It doubles as needed, so at most half of it was copied more than once."""
+STEPS_BYTES = (256 * 1024, 2 * 1024 * 1024)
+"""What is taken for a body of unknown length, first and next; after that, room for the most that may come. So no more than the
+last of these is ever copied on the event loop, and a small body takes little of the arena.
+"""
 
 
 class ArenaSink:
@@ -37,7 +39,7 @@ class ArenaSink:
         """Make room for the announced length, which is checked against the cap but not believed. Raises the cap's error, ArenaFull."""
         if size_hint is not None and size_hint > self._bytes_max:
             raise self._refusal(size_hint)
-        self._reserve(max(1, size_hint) if size_hint is not None else min(FIRST_BYTES, self._bytes_max))
+        self._reserve(self._step(0) if size_hint is None else max(1, size_hint))
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append. Raises the cap's error, ArenaFull."""
@@ -45,7 +47,7 @@ class ArenaSink:
         if end > self._bytes_max:
             raise self._refusal(end)
         if self._hold is None or end > self._hold.slot.size:
-            self._reserve(min(self._bytes_max, max(end, 2 * self._written, FIRST_BYTES)))
+            self._reserve(self._step(end))
         assert self._hold is not None
         self._arena.view(self._hold.slot)[self._written : end] = chunk
         self._written = end
@@ -66,6 +68,9 @@ class ArenaSink:
         hold, self._hold = self._hold, None
         hold.shrink(self._written)
         return hold
+
+    def _step(self, size: int) -> int:
+        return min(next((step for step in STEPS_BYTES if step >= max(size, 1)), self._bytes_max), self._bytes_max)
 
     def _reserve(self, size: int) -> None:
         old = self._hold

@@ -189,7 +189,10 @@ class Journey:
     @asynccontextmanager
     async def body(self, bytes_max: int) -> AsyncIterator[BodyBuffer]:
         """Open a buffer for a large body."""
-        with ArenaSink(self.tools.arena, min(bytes_max, self.body_bytes_max), too_large=BodyTooLarge) as buffer:
+        room = min(bytes_max, self.body_bytes_max)
+        with ArenaSink(self.tools.arena, room, too_large=BodyTooLarge) as buffer:
+            # All of it at once: growing would copy megabytes on the event loop. What is not used is given back.
+            buffer.open(room)
             yield buffer
 
     @asynccontextmanager

@@ -1,0 +1,77 @@
+"""Bytes of unknown or announced length into the arena: capped, never copied twice beyond a step, given back or handed over."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.core.errors import BodyTooLarge, MediaTooLarge, MediaUndecodable
+from foveate.core.memory import Slot
+from foveate.journey.arena_sink import STEPS_BYTES, ArenaSink
+from foveate.runtime.arena import Arena
+
+MiB = 2**20
+
+
+@pytest.fixture(scope="module")
+def arena() -> Arena:
+    return Arena(64 * MiB)
+
+
+@settings(deadline=None, max_examples=40)
+@given(chunks=st.lists(st.integers(0, 700_000), max_size=12), hint=st.booleans())
+def test_what_was_written_is_what_is_there(arena: Arena, chunks: list[int], hint: bool) -> None:
+    written = b"".join(bytes([65 + number]) * size for number, size in enumerate(chunks))
+    with ArenaSink(arena, 16 * MiB) as sink:
+        sink.open(len(written) if hint else None)
+        for number, size in enumerate(chunks):
+            sink.write(bytes([65 + number]) * size)
+        assert sink.slot.size == len(written)
+        if written:
+            hold = sink.take()
+            assert bytes(arena.view(hold.slot)) == written
+            hold.release()
+    assert arena.used_bytes == 0
+
+
+def test_the_cap_holds_for_announcements_and_for_bytes(arena: Arena) -> None:
+    with ArenaSink(arena, 1000) as sink:
+        with pytest.raises(MediaTooLarge) as announced:
+            sink.open(1001)
+        assert (announced.value.limit, announced.value.actual) == (1000, 1001)
+    with ArenaSink(arena, 1000, too_large=BodyTooLarge) as sink:
+        sink.open(10)
+        sink.write(b"a" * 1000)
+        with pytest.raises(BodyTooLarge):
+            sink.write(b"b")
+    assert arena.used_bytes == 0
+
+
+def test_a_retry_begins_again(arena: Arena) -> None:
+    with ArenaSink(arena, 1000) as sink:
+        sink.open(None)
+        sink.write(b"broken")
+        sink.reset()
+        sink.open(5)
+        sink.write(b"whole")
+        hold = sink.take()
+        assert bytes(arena.view(hold.slot)) == b"whole"
+        hold.release()
+
+
+def test_nothing_is_refused_as_media(arena: Arena) -> None:
+    with ArenaSink(arena, 1000) as sink, pytest.raises(MediaUndecodable):
+        sink.open(0)
+        sink.take()
+    assert arena.used_bytes == 0
+
+
+def test_growing_copies_little_and_takes_the_rest_at_once(arena: Arena) -> None:
+    with ArenaSink(arena, 16 * MiB) as sink:
+        sink.open(None)
+        sizes: list[int] = []
+        for _ in range(60):
+            sink.write(b"x" * (100 * 1024))
+            if not sizes or arena.used_bytes != sizes[-1]:
+                sizes.append(arena.used_bytes)
+        assert sizes == [*STEPS_BYTES, 16 * MiB]
+    assert sink.slot == Slot(0, 0)
