@@ -24,14 +24,14 @@ import packing
 import scenes
 import torch
 import torch.nn.functional as F
-from auxiliary import AuxiliaryHeads
+from auxiliary import AuxiliaryHeads, WordAlignment
 from fast_forward import target_logits
 from stages import stage_at
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-STEPS = 5400
-DECAY = 0.35  # the last part of the run, over which the learning rate falls to FLOOR
+STEPS = 2550
+DECAY = 0.3  # the last part of the run, over which the learning rate falls to FLOOR
 FLOOR = 0.02
 WARM_UP = 100
 MUON_RATE, ADAM_RATE = 0.015, 1.3e-3
@@ -90,6 +90,16 @@ def make_optimizers(model: nn.Module, heads: nn.Module) -> list[tuple[torch.opti
     return [(muon, MUON_RATE), (torch.optim.AdamW(groups, lr=ADAM_RATE, betas=(0.9, 0.98)), ADAM_RATE)]
 
 
+def answer_loss(
+    logits: torch.Tensor, wanted: torch.Tensor, spans: list[tuple[str, int]], weights: dict[str, float]
+) -> torch.Tensor:
+    """Mean cross-entropy of the answer tokens, each weighing what its question's type weighs (else 1)."""
+    if not weights:
+        return F.cross_entropy(logits, wanted)
+    each = torch.tensor([weights.get(kind, 1.0) for kind, n in spans for _ in range(n)])
+    return (F.cross_entropy(logits, wanted, reduction="none") * each).sum() / each.sum()
+
+
 class Progress:
     """Running means since the last report. Batches are never repeated, so accuracies here are on unseen data."""
 
@@ -126,6 +136,7 @@ class Trainer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, steps: int, work: Path) -> None:
         self.encoder = packing.Encoder(tokenizer)
+        self.alignment = WordAlignment(tokenizer)
         self.seed, self.steps, self.work, self.step = seed, steps, work, 0
         config = architecture.configuration(tokenizer)
         self.model = architecture.random_model(config, seed)
@@ -163,13 +174,14 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16):
             logits, wanted, seen = target_logits(self.model, batch, self.encoder.image_id)
             auxiliary = self.heads.losses(seen, batch.labels) if seen else {}
-        loss = F.cross_entropy(logits, wanted)
-        loss_weights = stage_at(self.step).loss
-        if loss_weights:
-            each = torch.tensor([loss_weights.get(kind, 1.0) for kind, n in batch.spans for _ in range(n)])
-            loss = (F.cross_entropy(logits, wanted, reduction="none") * each).sum() / each.sum()
+        stage = stage_at(self.step)
+        loss = answer_loss(logits, wanted, batch.spans, stage.loss)
         weight = max(AUXILIARY_END, 1 - (1 - AUXILIARY_END) * self.step / AUXILIARY_UNTIL)
         total = loss + weight * sum(auxiliary.values())
+        if seen and stage.alignment:
+            embeddings = self.model.model.language_model.embed_tokens.weight
+            auxiliary["words"] = self.alignment.loss(seen, batch.labels, embeddings)
+            total = total + stage.alignment * auxiliary["words"]
         for optimizer, _ in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         total.backward()

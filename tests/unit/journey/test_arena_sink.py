@@ -59,9 +59,10 @@ def test_a_retry_begins_again(arena: Arena) -> None:
 
 
 def test_nothing_is_refused_as_media(arena: Arena) -> None:
-    with ArenaSink(arena, 1000) as sink, pytest.raises(MediaUndecodable):
+    with ArenaSink(arena, 1000) as sink:
         sink.open(0)
-        sink.take()
+        with pytest.raises(MediaUndecodable):
+            sink.take()
     assert arena.used_bytes == 0
 
 

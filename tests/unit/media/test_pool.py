@@ -60,7 +60,7 @@ class Bench:
 
 
 async def until(condition: Any) -> None:
-    while not condition():  # noqa: ASYNC110 - the conditions are counters, which nothing announces
+    while not condition():
         await asyncio.sleep(0.01)
 
 
