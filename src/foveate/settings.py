@@ -95,7 +95,7 @@ class ModelSettings(Section):
         flag="--served-model-name",
     )  # fmt: skip
     device: str = setting("cpu", "Where weights live: cpu, cuda or cuda:N.", flag="--device")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "float32", "Weights and computation. float32 gives the same tokens alone and in any batch.", flag="--dtype"
     )
 

@@ -1,9 +1,10 @@
 """What a training step asks: the mix of questions and scenes, by the number of the step.
 
 First everything is asked, mostly of two or three objects: that teaches to describe. Looking things up
-("Is there a red star?", "What colour is the star?") stays at chance then, because the simplest case, one object,
-is a few per cent of the questions. From step 1,500 that case is asked often and its loss weighs more; from 1,750
-image tokens are also turned towards the words for what they show; the last stage goes back to the full mix. The vocabulary does not depend on any of this (architecture.tokenizer_corpus).
+("Is there a red star?", "What colour is the star?") stays at chance then, because the simplest case, one
+object, is a few per cent of the questions. From step 1,500 that case is asked often and its loss weighs more;
+from 1,750 image tokens are also turned towards the words for what they show; the last stage goes back to the
+full mix. The vocabulary does not depend on any of this (architecture.tokenizer_corpus).
 """
 
 from __future__ import annotations
