@@ -45,7 +45,7 @@ STAGES = [
     Stage(start=1500, questions=_LOOKUP, objects=_FEWER_OBJECTS, loss=_LOOKUP_LOSS),
     Stage(start=1750, questions=_LOOKUP, objects=_FEWER_OBJECTS, loss=_LOOKUP_LOSS, alignment=0.5),
     Stage(
-        start=2250,
+        start=2400,
         questions={
             "describe": 0.14, "colour": 0.19, "shape": 0.11, "count": 0.14, "yesno": 0.22, "position": 0.20,
             "two_which": 0.48, "two_describe": 0.20, "two_one": 0.32,

@@ -30,7 +30,7 @@ from stages import stage_at
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-STEPS = 2550
+STEPS = 3300
 DECAY = 0.3  # the last part of the run, over which the learning rate falls to FLOOR
 FLOOR = 0.02
 WARM_UP = 100
@@ -39,7 +39,7 @@ AUXILIARY_UNTIL, AUXILIARY_END = 2000, 0.1  # weight of the auxiliary losses: fr
 FULL_SIZE_FROM = 900  # until then only pictures up to a growing size
 TWO_PICTURES_FROM = 300
 PATCHES = 2700  # in the first pictures of a batch, about
-CHECKPOINT_EVERY, LOG_EVERY = 250, 50
+CHECKPOINT_EVERY, LOG_EVERY = 125, 25
 
 
 def draw_grids(rng: random.Random, step: int) -> list[packing.Grid]:
