@@ -1,6 +1,6 @@
 """Record the request log of the mixed run (200 requests, half text) that tests/unit/observe/test_recorded_run.py judges.
 
-    .venv/bin/python benchmarks/record_mixed_run.py tests/data/mixed_run.jsonl
+.venv/bin/python benchmarks/record_mixed_run.py tests/data/mixed_run.jsonl
 """
 
 import sys
