@@ -58,7 +58,9 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
                     yield event
             return
         except (EngineFailed, EngineUnavailable):
-            if begun or not retry_left or not await engine_back(tools, job.deadline):
+            # An engine that is still there failed on the request itself, and would again.
+            died = not tools.engine.ready
+            if begun or not retry_left or not died or not await engine_back(tools, job.deadline):
                 raise
 
 
