@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_readmes_curl_is_answered_rightly(server: Server) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [block for block in blocks if "curl" in block]
-    script = block.replace("http://127.0.0.1:8000", server.url)
-    assert server.url in script
+    script = block.replace("http://127.0.0.1:8000", server.base_url)
+    assert server.base_url in script
     done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     head, _, body = done.stdout.replace("\r", "").partition("\n\n")
     assert head.startswith("HTTP/1.1 200")
