@@ -8,9 +8,11 @@ When the writer cannot keep up, or fails, lines are dropped and counted; the los
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -23,8 +25,9 @@ from foveate.observe.ledger import ItemRecord, LedgerRecord
 from foveate.observe.logging import get_logger
 from foveate.observe.redact import redact_text
 
-ITEMS_MAX: Final = 8
+ITEMS_MAX: Final = 4
 NAME_MAX: Final = 128
+HOST_MAX: Final = 64
 _BATCH_MAX: Final = 256
 _STANDARD_OUTPUT: Final = 1
 
@@ -54,8 +57,8 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     Every field is always there; a stage that did not happen, or a time that does not exist, is null.
 
     ``time`` is when the request ended (ISO 8601, UTC). Durations are milliseconds; where there was a first token, the
-    stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``items`` lists at most ITEMS_MAX pictures;
-    ``items_omitted`` counts the rest.
+    stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``items`` lists at most ITEMS_MAX pictures,
+    those that were ready last; ``items_omitted`` counts the rest.
     """
 
     time: str
@@ -129,9 +132,15 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         processor_cache_hits=counts.processor_cache_hits,
         fetches=counts.fetches,
         shared=counts.shared,
-        items=[_item(item) for item in record.items[:ITEMS_MAX]],
+        items=[_item(item) for item in _last_ready(record.items)],
         items_omitted=max(len(record.items) - ITEMS_MAX, 0),
     )
+
+
+def _last_ready(items: Sequence[ItemRecord]) -> list[ItemRecord]:
+    """Return the pictures that a slow request waited for, in prompt order: a line must stay short, and they explain it."""
+    latest = sorted(items, key=lambda item: math.inf if item.ready_ms is None else item.ready_ms, reverse=True)[:ITEMS_MAX]
+    return sorted(latest, key=lambda item: item.index)
 
 
 def _item(item: ItemRecord) -> ItemLine:
@@ -148,7 +157,7 @@ def _item(item: ItemRecord) -> ItemLine:
         encoder_queue_ms=ms("encoder_queue"),
         vision_encode_ms=ms("vision_encode"),
         embedding_transfer_ms=ms("embedding_transfer"),
-        host=item.host,
+        host=item.host[:HOST_MAX] if item.host else None,
     )
 
 
