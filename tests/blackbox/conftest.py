@@ -43,6 +43,17 @@ def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Se
         shared.kill_all()
 
 
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with nothing allowed beyond the defaults. Tests kill parts of it; its stop must be clean all the same."""
+    shared = Server(tmp_path_factory.mktemp("plain"), *SMALL)
+    try:
+        yield shared
+        shared.stop()
+    finally:
+        shared.kill_all()
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Start servers of the test's own; whatever is left of them afterwards is ended."""

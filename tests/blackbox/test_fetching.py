@@ -26,9 +26,8 @@ def elsewhere() -> Iterator[Origin]:
         yield made
 
 
-def test_by_default_nothing_private_is_contacted(start: Callable[..., Server], elsewhere: Origin) -> None:
-    server = start("--fetch-ports", f"80,443,{elsewhere.port}")
-    with origin() as local, server.client() as http:
+def test_by_default_nothing_private_is_contacted(plain: Server, elsewhere: Origin) -> None:
+    with origin() as local, plain.client() as http:
         local.pages["/picture.png"] = body(RED)
         for url in (
             f"{elsewhere.url}/picture.png",
@@ -54,7 +53,6 @@ def test_by_default_nothing_private_is_contacted(start: Callable[..., Server], e
             assert "127.0.0.2" not in error["message"]
         assert (local.connections, elsewhere.connections) == (0, 0)
         assert content(http.post(CHAT, json=ask(data_url(RED)))) == "A red circle."
-    server.stop()
 
 
 def test_allowed_network_but_not_its_neighbour(http: httpx.Client, web: Origin, elsewhere: Origin) -> None:

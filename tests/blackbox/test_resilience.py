@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from tests.blackbox.conftest import SMALL
 from tests.blackbox.load import Load
 from tests.blackbox.pictures import ask, chat, one, url_of, user
 from tests.blackbox.replies import content
 from tests.blackbox.server import Server, eventually
 
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose processes are killed, one test after the other; its last stop must still be clean."""
-    made = Server(tmp_path_factory.mktemp("victim"), *SMALL)
-    try:
-        yield made
-        made.stop()
-    finally:
-        made.kill_all()
 
 
 def assert_well(server: Server) -> None:
@@ -56,59 +43,57 @@ def under_load(server: Server, kill: Callable[[], object]) -> Load:
     return load
 
 
-def test_media_worker_killed(victim: Server) -> None:
-    restarts = victim.metrics().total("foveate_media_worker_restarts_total")
+def test_media_worker_killed(plain: Server) -> None:
+    restarts = plain.metrics().total("foveate_media_worker_restarts_total")
     killed: list[int] = []
-    load = under_load(victim, lambda: killed.append(victim.kill("foveate: media 0")))
+    load = under_load(plain, lambda: killed.append(plain.kill("foveate: media 0")))
     # Work that a dead worker held is tried again elsewhere; at most what it held fails.
     assert sum(ended.error is not None for ended in load.ended) <= 1, [
         ended.error for ended in load.ended if ended.error
     ]
-    assert_well(victim)
-    eventually("two media workers", lambda: victim.metrics().total("foveate_media_workers") == 2)
-    (again,) = eventually("a new media 0", lambda: victim.titled("foveate: media 0"))
+    assert_well(plain)
+    eventually("two media workers", lambda: plain.metrics().total("foveate_media_workers") == 2)
+    (again,) = eventually("a new media 0", lambda: plain.titled("foveate: media 0"))
     assert again.pid != killed[0]
-    assert victim.metrics().total("foveate_media_worker_restarts_total") == restarts + 1
+    assert plain.metrics().total("foveate_media_worker_restarts_total") == restarts + 1
 
 
-def test_all_media_workers_killed_again_and_again(victim: Server) -> None:
+def test_all_media_workers_killed_again_and_again(plain: Server) -> None:
     def kill() -> None:
         for _ in range(3):
             for number in (0, 1):
-                victim.kill(f"foveate: media {number}")
+                plain.kill(f"foveate: media {number}")
 
-    under_load(victim, kill)
-    assert_well(victim)
+    under_load(plain, kill)
+    assert_well(plain)
 
 
-def test_engine_killed(victim: Server) -> None:
-    restarts = victim.metrics().total("foveate_engine_restarts_total")
-    load = under_load(victim, lambda: victim.kill("foveate: engine 0"))
+def test_engine_killed(plain: Server) -> None:
+    restarts = plain.metrics().total("foveate_engine_restarts_total")
+    load = under_load(plain, lambda: plain.kill("foveate: engine 0"))
     errors = [ended.error for ended in load.ended if ended.error]
     assert {error["code"] for error in errors} <= {"engine_failed", "engine_unavailable", "queue_full", "overloaded"}, (
         errors
     )
     assert all(ended.status in (200, 500, 502, 503, 429) for ended in load.ended)
-    assert_well(victim)
-    assert victim.metrics().total("foveate_engine_restarts_total") == restarts + 1
-    assert len(victim.titled("foveate: engine 0")) == 1
+    assert_well(plain)
+    assert plain.metrics().total("foveate_engine_restarts_total") == restarts + 1
+    assert len(plain.titled("foveate: engine 0")) == 1
 
 
-def test_engine_killed_while_idle(victim: Server) -> None:
-    victim.wait_idle()
-    old = victim.kill("foveate: engine 0")
-    eventually(
-        "a new engine", lambda: [process for process in victim.titled("foveate: engine 0") if process.pid != old]
-    )
-    assert_well(victim)
+def test_engine_killed_while_idle(plain: Server) -> None:
+    plain.wait_idle()
+    old = plain.kill("foveate: engine 0")
+    eventually("a new engine", lambda: [process for process in plain.titled("foveate: engine 0") if process.pid != old])
+    assert_well(plain)
 
 
-def test_memory_is_not_lost_with_the_dead(victim: Server) -> None:
+def test_memory_is_not_lost_with_the_dead(plain: Server) -> None:
     """After all those deaths, what is in use of the arena is what the caches hold."""
-    victim.wait_idle()
+    plain.wait_idle()
 
     def lost() -> float:
-        now = victim.metrics()
+        now = plain.metrics()
         cached = now.total("foveate_encoder_cache_bytes") + now.total("foveate_processor_cache_bytes")
         return now.total("foveate_arena_used_bytes") - cached
 
