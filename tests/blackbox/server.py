@@ -144,14 +144,14 @@ class Server:
         self.processes()
         return [f"{process.pid} {title(process)}" for process in self._seen.values() if _alive(process)]
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Signal the end; assert exit code 0 and that no process of the server is left."""
         self.processes()
         if self.process.poll() is None:
-            self.signal(number)
+            self.send_signal(number)
         self.assert_ended(0)
 
     def assert_ended(self, code: int | None) -> None:

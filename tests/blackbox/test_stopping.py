@@ -36,7 +36,7 @@ def test_open_streams_are_finished(start: Callable[..., Server]) -> None:
     with server.client() as http, http.stream("POST", CHAT, json=LONG) as response:
         lines = response.iter_lines()
         seen = [next(lines) for _ in range(6)]
-        server.signal(signal.SIGTERM)
+        server.send_signal(signal.SIGTERM)
         eventually("no more requests to be admitted", lambda: not_admitting(server))
         chunks = events([*seen, *lines])
     assert chunks[-1]["usage"]["completion_tokens"] == 500
@@ -72,10 +72,10 @@ def test_second_signal_ends_at_once(start: Callable[..., Server], web: Origin) -
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(send)
         eventually("the origin to be asked", lambda: web.gets["/never.png"])
-        server.signal(signal.SIGTERM)
+        server.send_signal(signal.SIGTERM)
         eventually("no more requests to be admitted", lambda: not_admitting(server))
         assert server.process.poll() is None
-        server.signal(signal.SIGTERM)
+        server.send_signal(signal.SIGTERM)
         server.assert_ended(None)
         assert not gate.is_set()
         assert waiting.result() in (None, 503)
@@ -88,7 +88,7 @@ def test_deadline_of_the_drain(start: Callable[..., Server]) -> None:
     with server.client() as http, http.stream("POST", CHAT, json={**LONG, "max_tokens": 3900, "n": 8}) as response:
         lines = response.iter_lines()
         seen = [next(lines) for _ in range(6)]
-        server.signal(signal.SIGTERM)
+        server.send_signal(signal.SIGTERM)
         chunks = events([*seen, *lines])
     assert [chunk["error"]["code"] for chunk in chunks if "error" in chunk] == ["shutting_down"]
     server.assert_ended(0)
@@ -97,5 +97,5 @@ def test_deadline_of_the_drain(start: Callable[..., Server]) -> None:
 def test_stop_while_loading(start: Callable[..., Server]) -> None:
     server = start(ready=False)
     eventually("the engine to be started", lambda: server.titled("foveate: engine 0"), seconds=60)
-    server.signal(signal.SIGTERM)
+    server.send_signal(signal.SIGTERM)
     server.assert_ended(None)
