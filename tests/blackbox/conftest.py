@@ -60,6 +60,32 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         shared.kill_all()
 
 
+TIGHT = {
+    "engine-queue-depth-max": "1",
+    "engine-batch-size-max": "1",
+    "limits-multimodal-requests-max": "1",
+    "media-images-max": "2",
+    "media-pixels-max": "100000",
+    "server-body-bytes-max": "1MiB",
+    "fetch-private-networks": "127.0.0.1/32",
+    "fetch-read-seconds": "0.5",
+}
+
+
+@pytest.fixture(scope="session")
+def tight(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
+    """A server with small limits; it may fetch from ``web``."""
+    limits = [text for name, value in TIGHT.items() for text in (f"--{name}", value)]
+    made = Server(
+        tmp_path_factory.mktemp("tight"), *SMALL, "--fetch-http-allowed", "--fetch-ports", str(web.port), *limits
+    )
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.kill_all()
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Start servers of the test's own; whatever is left of them afterwards is ended."""

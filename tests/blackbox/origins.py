@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,16 @@ def held(gate: threading.Event, then: Answer) -> Answer:
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         gate.wait(120)
+        then(handler)
+
+    return answer
+
+
+def delayed(seconds: float, then: Answer) -> Answer:
+    """Answer only after a while."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(seconds)
         then(handler)
 
     return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -105,19 +105,10 @@ def test_origin_is_not_there(http: httpx.Client, server: Server, web: Origin) ->
     assert response.json()["error"]["code"] == "media_fetch_failed"
 
 
-def test_origin_stalls(start: Callable[..., Server], web: Origin) -> None:
+def test_origin_stalls(tight: Server, web: Origin) -> None:
     gate = threading.Event()
     web.pages["/stalled"] = stalled(gate)
-    server = start(
-        "--fetch-http-allowed",
-        "--fetch-private-networks",
-        "127.0.0.1/32",
-        "--fetch-ports",
-        str(web.port),
-        "--fetch-read-seconds",
-        "0.5",
-    )
-    with server.client() as http:
+    with tight.client() as http:
         response = http.post(CHAT, json=ask(f"{web.url}/stalled"))
         assert response.status_code in (424, 502, 504)
         error = response.json()["error"]
@@ -126,7 +117,6 @@ def test_origin_stalls(start: Callable[..., Server], web: Origin) -> None:
         assert error["param"].startswith(PART)
         assert content(http.post(CHAT, json=ask(data_url(RED)))) == "A red circle."
     gate.set()
-    server.stop()
 
 
 def test_more_bytes_than_allowed(http: httpx.Client, web: Origin) -> None:
@@ -177,7 +167,6 @@ def test_identical_work_in_flight_is_shared(server: Server, web: Origin) -> None
     assert grown("foveate_images_total") == 16
 
 
-@pytest.mark.xfail(strict=True, reason="identical fetches in flight are not shared yet")
 def test_the_same_url_at_once_is_fetched_once(server: Server, web: Origin) -> None:
     gate = threading.Event()
     web.pages["/same.png"] = held(gate, body(encoded(one("orange", "circle", seed=78))))

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.blackbox.origins import Origin, body, redirect
+from tests.blackbox.origins import Origin, body, delayed, redirect, status
 from tests.blackbox.pictures import DESCRIBE, ask, chat, data_url, encoded, image, one, url_of, user
 from tests.blackbox.replies import STAGES, TEXT_STAGES, assert_closes, content, refused, server_timing, stream
 from tests.blackbox.server import Server, eventually
@@ -104,6 +104,19 @@ def test_large_body_closes_too(http: httpx.Client) -> None:
     timing = server_timing(http.post(CHAT, json=ask(data_url(picture))))
     assert_closes(timing)
     assert timing["media_fetch"] > 0
+
+
+def test_time_of_a_stage_that_failed_is_attributed_to_it(http: httpx.Client, server: Server, web: Origin) -> None:
+    """An origin that takes its time to refuse: the wait was media_fetch, in the header and in the log."""
+    web.pages["/slow404"] = delayed(0.5, status(404))
+    response = http.post(CHAT, json=ask(f"{web.url}/slow404"))
+    refused(response)
+    timing = server_timing(response)
+    assert timing["media_fetch"] >= 500
+    assert timing["unattributed"] < 250
+    assert server.record(response.headers["x-request-id"])["media_fetch_ms"] == pytest.approx(
+        timing["media_fetch"], abs=1
+    )
 
 
 def test_log_line(http: httpx.Client, server: Server, model: str) -> None:
