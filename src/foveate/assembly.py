@@ -17,14 +17,14 @@ from foveate.caches.single_flight import SingleFlight
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
-from foveate.journey.job import Made
+from foveate.journey.job import Got, Made
 from foveate.journey.places import Places
 from foveate.journey.service import Journey
 from foveate.journey.text import TextWork
 from foveate.journey.tools import Limits, Tools
 from foveate.journey.warm import warm
 from foveate.media.fetch import Fetcher, FetchLimits
-from foveate.media.policy import UrlPolicy
+from foveate.media.policy import MediaUrl, UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
@@ -72,7 +72,9 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         policy = _policy(settings)
         fetcher = Fetcher(policy, user_agent=_user_agent(settings), limits=_fetch_limits(settings))
         scope.push_async_callback(fetcher.aclose)
+        fetches: SingleFlight[MediaUrl, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
+        scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
         request_log = _request_log(settings.log)
         if request_log is not None:
@@ -89,6 +91,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
             engine=engine,
             processor_cache=ProcessorCache(settings.cache.processor_bytes_max, arena.release),
             encoder_cache=EncoderCache(settings.cache.encoder_bytes_max, arena.release),
+            fetches=fetches,
             flights=flights,
             observer=Observer(metrics, request_log),
             metrics=metrics,

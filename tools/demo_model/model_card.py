@@ -53,18 +53,10 @@ taught to say that a request has no picture, and that it only knows shapes.
 
 ## Data and recipe
 
-All pictures and questions are drawn by the code in `tools/demo_model` (`scenes.py`, `questions.py`); no
-other data was used. The vocabulary (1,024 tokens) is learnt first, from text that does not depend on how often
-training asks what. Then {steps:,} steps from random weights, with Muon for the matrices and AdamW for the rest:
-warm-up, a stable learning rate, and a linear decay over the last {decay:.0%}. Small pictures come first, and
-several questions share each picture. Heads that name the colour, the shape and the rank from each side of
-every image token help the vision tower while training and are dropped afterwards.
+All pictures and questions are drawn by code (`tools/demo_model`, `scenes.py` and `questions.py`); no other data
+was used.
 
-The command, which takes about an hour and a half to two hours on one CPU thread:
-
-    python tools/demo_model/train.py --out DIR
-
-{history}
+{recipe}
 
 ## Accuracy
 
@@ -97,17 +89,28 @@ By upload size, all of the questions above with a picture:
 
 Licence: Apache-2.0.
 """
-HISTORY = (
-    "The shipped weights are the output of that command with its default settings, in one run from random weights."
-)
+RECIPE = f"""The vocabulary (1,024 tokens) is learnt first, from text that does not depend on how often training asks
+what. Then {train.STEPS:,} steps from random weights, with Muon for the matrices and AdamW for the rest: warm-up, a
+stable learning rate, and a linear decay over the last {train.DECAY:.0%}. Small pictures come first, several questions
+share each picture, and `stages.py` says what is asked when. Heads that name the colour, the shape and the
+rank from each side of every image token help the vision tower while training and are dropped afterwards.
+
+The command, which takes one to two hours on one CPU thread:
+
+    python tools/demo_model/train.py --out DIR
+
+These weights are the output of that command with its defaults."""
 
 
 def _verdict(missed: list[str]) -> str:
     return "Goals missed: " + "; ".join(missed) + "." if missed else "All goals are met."
 
 
-def write_card(folder: Path, result: dict) -> None:
-    """`result` is what evaluate.py measured: 'all' and 'by_size', each with right and asked by question type."""
+def write_card(folder: Path, result: dict, recipe: str = RECIPE) -> None:
+    """Write README.md; `result` is what evaluate.py measured: right and asked by question type, in all and by size.
+
+    `recipe` tells how the weights came about, where that was not by train.py as it is.
+    """
     rows, missed = [], []
     order = [*GOALS, *(kind for kind in result["all"] if kind not in GOALS)]
     for kind in order:
@@ -123,9 +126,7 @@ def write_card(folder: Path, result: dict) -> None:
         right, asked = (sum(pair[i] for pair in counts.values()) for i in (0, 1))
         sizes.append(f"| {size} | {right} of {asked} | {100 * right / asked:.1f} % |")
     card = _CARD.format(
-        steps=train.STEPS,
-        decay=train.DECAY,
-        history=HISTORY,
+        recipe=recipe,
         rows="\n".join(rows),
         verdict=_verdict(missed),
         sizes="\n".join(sizes),

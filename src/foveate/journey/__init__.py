@@ -83,14 +83,7 @@ def _item(part: ImagePart, job: Job, tools: Tools) -> Item:
     ledger = job.ledger.item(part.index)
     if job.unpacked is not None:
         ledger.span(Span("media_fetch", job.unpacked.started_at, job.unpacked.ended_at))
-    started = now()
-    return Item(
-        part=part,
-        ledger=ledger,
-        started_at=started,
-        deadline=min(job.deadline, started + tools.limits.fetch_seconds_max),
-        options=tools.prompt_side.options(wanted),
-    )
+    return Item(part=part, ledger=ledger, started_at=now(), options=tools.prompt_side.options(wanted))
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -18,6 +18,22 @@ from foveate.observe.ledger import ItemLedger, RequestLedger
 
 
 @dataclass(frozen=True)
+class Got:
+    """What a fetch brought: bytes in the arena, held, and their digest. Each request that waited for it has a hold of its own."""
+
+    hold: SlotHold
+    digest: str
+
+    def again(self) -> Got:
+        """Return the same with a further hold."""
+        return Got(self.hold.retain(), self.digest)
+
+    def release(self) -> None:
+        """Give the hold back."""
+        self.hold.release()
+
+
+@dataclass(frozen=True)
 class Made:
     """What a flight made. Each of its waiters has a lease of its own (:meth:`again`)."""
 
@@ -41,7 +57,6 @@ class Item:
     part: ImagePart
     ledger: ItemLedger
     started_at: float
-    deadline: float
     options: ImageOptions
     url: MediaUrl | None = None
     blob: Blob | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from blake3 import blake3
 
+from foveate.core.clock import now
 from foveate.core.errors import (
     ErrorRecord,
     FetchRejected,
@@ -16,9 +17,10 @@ from foveate.core.errors import (
 from foveate.core.media import Blob, DataRef, InlineRef
 from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.holds import SlotHold
-from foveate.journey.job import Item, Job
+from foveate.journey.job import Got, Item, Job
 from foveate.journey.tools import Tools
 from foveate.media.data_url import decode_data_url
+from foveate.media.policy import MediaUrl
 from foveate.observe.table import FetchOutcome
 
 
@@ -55,21 +57,30 @@ def _take_data_url(item: Item, tools: Tools, reference: DataRef) -> None:
 
 
 async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
-    assert item.url is not None
+    url = item.url
+    assert url is not None
+    item.ledger.origin(url.host)
+    got, shared = await tools.fetches.share(url, start=lambda: _transfer(url, tools), lease=lambda got: got.again())
+    item.hold = got.hold
+    item.blob = Blob(got.hold.slot, got.digest)
+    if not shared:
+        job.ledger.counts.fetches += 1
+
+
+async def _transfer(url: MediaUrl, tools: Tools) -> Got:
+    """Fetch once for everyone who waits for this very URL, query and all; with a deadline of its own."""
     outcome: FetchOutcome = "cancelled"
-    job.ledger.counts.fetches += 1
-    item.ledger.origin(item.url.host)
     try:
         with ArenaSink(tools.arena, tools.limits.item_bytes_max) as sink:
-            fetched = await tools.fetcher.fetch(item.url, sink, deadline=item.deadline)
-            item.hold = sink.take()
-        item.blob = Blob(item.hold.slot, fetched.digest)
+            fetched = await tools.fetcher.fetch(url, sink, deadline=now() + tools.limits.fetch_seconds_max)
+            got = Got(sink.take(), fetched.digest)
         outcome = "fetched"
     except FoveateError as error:
         outcome = _outcome(error)
         raise
     finally:
         tools.metrics.count("foveate_fetches_total", outcome)
+    return got
 
 
 def _outcome(error: FoveateError) -> FetchOutcome:

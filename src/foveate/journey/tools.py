@@ -9,11 +9,11 @@ from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
 from foveate.engines.port import Encoder, Engine
-from foveate.journey.job import Made
+from foveate.journey.job import Got, Made
 from foveate.journey.places import Places
 from foveate.journey.text import TextWork
 from foveate.media.fetch import Fetcher
-from foveate.media.policy import UrlPolicy
+from foveate.media.policy import MediaUrl, UrlPolicy
 from foveate.media.pool import MediaPool
 from foveate.models.port import PromptSide
 from foveate.observe.metrics import Metrics
@@ -57,6 +57,7 @@ class Tools:
     engine: Engine
     processor_cache: ProcessorCache
     encoder_cache: EncoderCache
+    fetches: SingleFlight[MediaUrl, Got]
     flights: SingleFlight[EncoderKey, Made]
     observer: Observer
     metrics: Metrics

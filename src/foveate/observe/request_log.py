@@ -139,7 +139,9 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
 
 def _last_ready(items: Sequence[ItemRecord]) -> list[ItemRecord]:
     """Return the pictures that a slow request waited for, in prompt order: a line must stay short, and they explain it."""
-    latest = sorted(items, key=lambda item: math.inf if item.ready_ms is None else item.ready_ms, reverse=True)[:ITEMS_MAX]
+    latest = sorted(items, key=lambda item: math.inf if item.ready_ms is None else item.ready_ms, reverse=True)[
+        :ITEMS_MAX
+    ]
     return sorted(latest, key=lambda item: item.index)
 
 
