@@ -54,31 +54,34 @@ log = get_logger(__name__)
 async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
     """Build everything behind the API, ready to answer; leaving ends every worker. Raises StartupError."""
     async with AsyncExitStack() as scope:
+        # What the settings alone can tell is told before anything is loaded.
+        arena_bytes = _arena_bytes(settings)
+        metrics = Metrics()
+        policy = _policy(settings)
+        request_log = _request_log(settings.log)
+        if request_log is not None:
+            scope.push_async_callback(partial(asyncio.to_thread, request_log.close))
         files = await asyncio.to_thread(resolve_model, settings.model.path)
         name = served_name(settings, files)
-        say(f"loading {name} ({files.family})")
+        say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
         if settings.model.device == "cpu":
             check_memory(files.directory, name, dtype=settings.model.dtype)
-        arena = Arena(settings.limits.arena_bytes_max)
+        arena = Arena(arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
         runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
         scope.push_async_callback(runtime.close)
         media = MediaPool(runtime, _pool_config(settings, files))
         engine = _engine(settings, files, name, runtime, say)
-        prompt_side = await _load(files, media, engine, scope)
-        metrics = Metrics()
-        text = TextWork(prompt_side)
-        scope.callback(text.close)
-        policy = _policy(settings)
-        fetcher = Fetcher(policy, user_agent=_user_agent(settings), limits=_fetch_limits(settings))
-        scope.push_async_callback(fetcher.aclose)
+        # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
         fetches: SingleFlight[MediaUrl, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        request_log = _request_log(settings.log)
-        if request_log is not None:
-            scope.push_async_callback(partial(asyncio.to_thread, request_log.close))
+        prompt_side = await _load(files, media, engine, scope)
+        text = TextWork(prompt_side)
+        scope.callback(text.close)
+        fetcher = Fetcher(policy, user_agent=_user_agent(settings), limits=_fetch_limits(settings))
+        scope.push_async_callback(fetcher.aclose)
         tools = Tools(
             limits=_limits(settings),
             arena=arena,
@@ -103,6 +106,18 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         _bind(metrics, tools, engine, lag, request_log)
         await warm(tools)
         yield Journey(tools, models=(name,))
+
+
+def _arena_bytes(settings: Settings) -> int:
+    """Return the arena's size. Raises StartupError when the caches and one largest body would not fit beside each other."""
+    caches = settings.cache.processor_bytes_max + settings.cache.encoder_bytes_max
+    needed = caches + 2 * settings.server.body_bytes_max
+    if settings.limits.arena_bytes_max < needed:
+        raise StartupError(
+            f"limits.arena_bytes_max is {settings.limits.arena_bytes_max}, but the two caches ({caches} bytes) and twice the largest "
+            f"body need {needed}. Raise it, or lower cache.processor_bytes_max, cache.encoder_bytes_max or server.body_bytes_max."
+        )
+    return settings.limits.arena_bytes_max
 
 
 def served_name(settings: Settings, files: ModelFiles) -> str:

@@ -282,7 +282,7 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
         return Settings.model_construct(**dict(_WithFile(**given)))
     except ValidationError as error:
         raise StartupError(_explain(error)) from error
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, yaml.YAMLError) as error:
         raise StartupError(f"The settings cannot be read: {' '.join(str(error).split())}") from error
 
 

@@ -49,19 +49,33 @@ class SingleFlight(Generic[K, V]):
         """Keys in flight."""
         return len(self._flights)
 
-    async def share(self, key: K, start: Callable[[], Awaitable[V]], lease: Callable[[V], L]) -> tuple[L, bool]:
+    async def share(
+        self,
+        key: K,
+        start: Callable[[], Awaitable[V]],
+        lease: Callable[[V], L],
+        *,
+        ended: Callable[[], None] = lambda: None,
+    ) -> tuple[L, bool]:
         """Wait for the result of ``start()``; return a lease on it and whether the work was under way already.
 
         ``lease`` is called once for each caller that is still there, before the flight's own hold on the result is
         dropped. Raises what the work raises (a FoveateError as a copy of one's own, so that a caller may complete it),
         and Draining when closed.
+
+        ``ended`` is called once: when the work that this call began is over, even if it was cancelled before it ran; at
+        once when this call joined others' work or was refused.
         """
         if self._closed:
+            ended()
             raise Draining(detail="shared work was asked for after its owner had closed")
         flight = self._flights.get(key)
         shared = flight is not None
         if flight is None:
             flight = self._begin(key, start)
+            flight.task.add_done_callback(lambda _: ended())
+        else:
+            ended()
         flight.waiters += 1
         try:
             # asyncio.wait, unlike awaiting the task, neither cancels it with this caller nor takes its cancellation for

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
 import socket
 import sys
@@ -21,6 +23,7 @@ from foveate.observe.logging import configure, get_logger
 from foveate.settings import Settings
 
 T = TypeVar("T")
+LAST_SECONDS = 1.0
 log = get_logger(__name__)
 
 SWITCH_SECONDS = 0.001
@@ -39,33 +42,28 @@ def serve_until_signalled(settings: Settings) -> None:
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     signals = _Signals()
-    run = asyncio.ensure_future(_run(settings, listener, signals))
-    hurry = asyncio.ensure_future(signals.second.wait())
-    await asyncio.wait((run, hurry), return_when=asyncio.FIRST_COMPLETED)
-    hurry.cancel()
-    if not run.done():
-        log.warning("second signal: ending at once")
-        run.cancel()
-    try:
-        await run
-    except asyncio.CancelledError:
-        log.warning("ended with requests unfinished")
+    hurried = await _run(settings, listener, signals)
+    log.info("ended at once, as the second signal asked" if hurried else "ended")
+    logging.shutdown()
+    sys.stdout.flush()
+    # Not a return: taking the interpreter with the model libraries apart, and waiting for a thread that still imports them, takes
+    # seconds in which nothing more can happen. All that had to be written is written, and every worker has ended or ends with this process.
+    os._exit(0)
 
 
-async def _run(settings: Settings, listener: socket.socket, signals: _Signals) -> None:
-    """Open the door, load behind it, answer until the first signal, drain, end."""
+async def _run(settings: Settings, listener: socket.socket, signals: _Signals) -> bool:
+    """Open the door, load behind it, answer until the first signal, drain, end. Returns whether a second signal cut that short."""
     door = Deferred(
         model=settings.model.served_name or settings.model.path or DEMO_NAME,
         body_bytes_max=settings.server.body_bytes_max,
         inline_bytes_min=settings.server.inline_bytes_min,
     )
+    inside = journey(settings, say=log.info)
     app = create_app(door, open_max=settings.limits.requests_max)
     async with HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds) as server:
-        inside = journey(settings, say=log.info)
         service = await _unless(signals.first, inside.__aenter__())
         if service is None:
-            log.info("ended while loading")
-            return
+            return False
         try:
             door.become(service)
             host, port = listener.getsockname()[:2]
@@ -73,14 +71,16 @@ async def _run(settings: Settings, listener: socket.socket, signals: _Signals) -
             await signals.first.wait()
             log.info("shutting down", open_requests=service.open_requests, seconds_max=settings.server.drain_seconds)
             service.drain()
-            await server.stop(settings.server.drain_seconds)
+            await _unless(signals.second, server.stop(settings.server.drain_seconds))
+            # Whatever is still open, because the second signal came, is told so.
+            await server.stop(0.0)
         finally:
-            await inside.__aexit__(None, None, None)
-    log.info("ended")
+            await _unless(signals.second, inside.__aexit__(None, None, None))
+    return signals.second.is_set()
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the work's result, or ``None`` when the event comes first; the work is then cancelled and has ended."""
+    """Return the work's result, or ``None`` when the event comes first; the work is then cancelled, and waited for a second at most."""
     doing = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(event.wait())
     try:
@@ -89,8 +89,8 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | Non
         waiting.cancel()
         if not doing.done():
             doing.cancel()
-            await asyncio.wait((doing,))
-    return None if doing.cancelled() else doing.result()
+            await asyncio.wait((doing,), timeout=LAST_SECONDS)
+    return None if doing.cancelled() or not doing.done() else doing.result()
 
 
 class _Signals:

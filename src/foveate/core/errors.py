@@ -19,6 +19,8 @@ from typing import ClassVar
 
 import msgspec
 
+from foveate.core.stages import Span
+
 
 class Kind(enum.Enum):
     """What sort of answer an error is; one HTTP status each."""
@@ -65,6 +67,8 @@ class FoveateError(Exception):
         self.limit = limit
         self.actual = actual
         self.retry_after_seconds = retry_after_seconds
+        self.spans: tuple[Span, ...] = ()
+        """Where the time went until it failed, for the ledger of whoever waited."""
 
     def record(self) -> ErrorRecord:
         """Return the error as a value that can cross a process boundary."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 from foveate.core.errors import FoveateError, MediaTooLarge, MediaUndecodable
@@ -10,20 +11,30 @@ from foveate.journey.holds import SlotHold
 from foveate.runtime.arena import Arena
 
 STEPS_BYTES = (256 * 1024, 2 * 1024 * 1024)
-"""What is taken for a body of unknown length, first and next; after that, room for the most that may come. So no more than the
-last of these is ever copied on the event loop, and a small body takes little of the arena.
+"""What is taken for a body, first and next; after that, room for all of it. So no more than the last of these is ever copied on the
+event loop, and neither a small body nor one that was only announced takes much of the arena.
 """
 
 
 class ArenaSink:
     """A growing slot. Leaving the context gives the slot back unless :meth:`take` took it."""
 
-    def __init__(self, arena: Arena, bytes_max: int, *, too_large: type[FoveateError] = MediaTooLarge) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        bytes_max: int,
+        *,
+        take: Callable[[int], SlotHold],
+        too_large: type[FoveateError] = MediaTooLarge,
+    ) -> None:
+        """``take`` gives a slot of a size (:func:`foveate.journey.room.take`), or raises ArenaFull."""
         self._arena = arena
+        self._take = take
         self._bytes_max = bytes_max
         self._too_large = too_large
         self._hold: SlotHold | None = None
         self._written = 0
+        self._announced = bytes_max
 
     def __enter__(self) -> ArenaSink:
         return self
@@ -36,10 +47,14 @@ class ArenaSink:
             self._hold = None
 
     def open(self, size_hint: int | None) -> None:
-        """Make room for the announced length, which is checked against the cap but not believed. Raises the cap's error, ArenaFull."""
+        """Begin a body; an announced length is checked against the cap, and believed as the bytes come. Raises the cap's error, ArenaFull.
+
+        Room for all of it is taken only when the first steps are full: whoever announces much and sends nothing gets little.
+        """
         if size_hint is not None and size_hint > self._bytes_max:
             raise self._refusal(size_hint)
-        self._reserve(self._step(0) if size_hint is None else max(1, size_hint))
+        self._announced = self._bytes_max if size_hint is None else size_hint
+        self._reserve(self._step(1))
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append. Raises the cap's error, ArenaFull."""
@@ -70,13 +85,16 @@ class ArenaSink:
         return hold
 
     def _step(self, size: int) -> int:
-        return min(next((step for step in STEPS_BYTES if step >= max(size, 1)), self._bytes_max), self._bytes_max)
+        """Return how much to take for ``size`` bytes: a small step first, then all that was announced, then all that may come."""
+        if size > self._announced:
+            return self._bytes_max
+        return min(next((step for step in STEPS_BYTES if step >= size), self._announced), self._announced)
 
     def _reserve(self, size: int) -> None:
         old = self._hold
         if old is not None and old.slot.size >= size:
             return
-        fresh = SlotHold(self._arena, self._arena.allocate(size))
+        fresh = self._take(size)
         if old is not None:
             self._arena.view(fresh.slot)[: self._written] = self._arena.view(old.slot)[: self._written]
             old.release()

@@ -7,7 +7,8 @@ encoder_queue the way from there to the encoder, embedding_transfer the way back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.clock import now
-from foveate.core.errors import EncodeFailed, EngineUnavailable, Failed
+from foveate.core.errors import EncodeFailed, EngineUnavailable, Failed, FoveateError
 from foveate.core.media import Blob, EncodedImage, ImageHeader, PreparedImage
 from foveate.core.memory import TensorBundle
 from foveate.core.stages import Span, Stage
@@ -36,7 +37,7 @@ ALIGNMENT_BYTES = 64 * 8
 
 @dataclass(frozen=True)
 class Source:
-    """Where a flight starts: encoded bytes, whose slot is held by whoever started it, and what their header said."""
+    """Where a flight starts: encoded bytes with a hold of its own on them, and what their header said."""
 
     blob: Blob
     hold: SlotHold
@@ -48,17 +49,29 @@ async def produce(key: EncoderKey, source: Source, tools: Tools, started: float)
     """Prepare and encode one picture, and offer what was made to the caches. ``started`` is when it was asked for."""
     deadline = started + tools.limits.item_seconds_max
     kept = tools.processor_cache.get(key.processor_key)
-    inputs = kept if kept is not None else await _prepare(key, source, tools, started=started, deadline=deadline)
+    with _blamed("media_decode", started):
+        inputs = kept if kept is not None else await _prepare(key, source, tools, started=started, deadline=deadline)
     try:
         prepared = inputs.entry.prepared
         before = () if kept is not None else prepared.spans
-        lease, spans = await _encode(key, prepared, before, tools, deadline=deadline, started=started)
+        with _blamed("vision_encode", before[-1].end if before else started, before):
+            lease, spans = await _encode(key, prepared, before, tools, deadline=deadline, started=started)
     finally:
         inputs.release()
     if key in tools.encoder_cache:
         # The inputs are read again only if the embeddings are evicted first, so they go before others.
         tools.processor_cache.demote(key.processor_key)
     return Made(lease, spans, kept is not None)
+
+
+@contextmanager
+def _blamed(stage: Stage, started: float, before: Sequence[Span] = ()) -> Iterator[None]:
+    """Note on an error where the time went: the stages before, and the rest to the stage that failed."""
+    try:
+        yield
+    except FoveateError as error:
+        error.spans = (*before, Span(stage, started, now()))
+        raise
 
 
 async def _prepare(

@@ -25,6 +25,8 @@ async def admit(job: Job, tools: Tools) -> None:
             actual=images,
         )
     job.prompt = await tools.text.render(request)
+    job.text_tokens = tools.prompt_side.tokens_min(job.prompt)
+    answer_tokens(job, tools, visual_tokens=0)
     job.token_ids = await tools.text.tokenize(job.prompt, [""] * images)
     job.text_tokens = len(job.token_ids)
     job.ledger.counts.text_tokens = job.text_tokens
@@ -49,7 +51,7 @@ def answer_tokens(job: Job, tools: Tools, *, visual_tokens: int) -> int:
     if context - prompt < max(asked, 1):
         wanted = f"{asked} more were asked for the answer" if asked else "there is no room for an answer"
         raise PromptTooLong(
-            f"This model's context is {context} tokens; the prompt has {prompt} ({visual_tokens} of them for pictures), and {wanted}.",
+            f"This model's context is {context} tokens; the prompt has at least {prompt} ({visual_tokens} for pictures), and {wanted}.",
             param="messages" if job.request.kind == "chat" else "prompt",
             limit=context,
             actual=prompt + max(asked, 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from blake3 import blake3
 
 from foveate.core.clock import now
@@ -15,9 +17,10 @@ from foveate.core.errors import (
     UrlRefused,
 )
 from foveate.core.media import Blob, DataRef, InlineRef
+from foveate.core.stages import Span
 from foveate.journey.arena_sink import ArenaSink
-from foveate.journey.holds import SlotHold
 from foveate.journey.job import Got, Item, Job
+from foveate.journey.room import take
 from foveate.journey.tools import Tools
 from foveate.media.data_url import decode_data_url
 from foveate.media.policy import MediaUrl
@@ -27,12 +30,16 @@ from foveate.observe.table import FetchOutcome
 async def fetch(item: Item, job: Job, tools: Tools) -> None:
     """Bring the bytes in. Raises DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull."""
     reference = item.part.ref
-    if isinstance(reference, InlineRef):
-        _take_inline(item, job, tools, reference)
-    elif isinstance(reference, DataRef):
-        _take_data_url(item, tools, reference)
-    else:
-        await _fetch_url(item, job, tools)
+    try:
+        if isinstance(reference, InlineRef):
+            _take_inline(item, job, tools, reference)
+        elif isinstance(reference, DataRef):
+            _take_data_url(item, tools, reference)
+        else:
+            await _fetch_url(item, job, tools)
+    except FoveateError:
+        item.ledger.span(Span("media_fetch", item.started_at, now()))
+        raise
     assert item.blob is not None
     job.ledger.counts.media_bytes += item.blob.size
 
@@ -51,7 +58,7 @@ def _take_inline(item: Item, job: Job, tools: Tools, reference: InlineRef) -> No
 def _take_data_url(item: Item, tools: Tools, reference: DataRef) -> None:
     data = decode_data_url(reference.url)
     _check_size(len(data), tools.limits.item_bytes_max)
-    item.hold = SlotHold(tools.arena, tools.arena.allocate(len(data)))
+    item.hold = take(tools, len(data))
     tools.arena.view(item.hold.slot)[:] = data
     item.blob = Blob(item.hold.slot, blake3(data).hexdigest())
 
@@ -71,7 +78,7 @@ async def _transfer(url: MediaUrl, tools: Tools) -> Got:
     """Fetch once for everyone who waits for this very URL, query and all; with a deadline of its own."""
     outcome: FetchOutcome = "cancelled"
     try:
-        with ArenaSink(tools.arena, tools.limits.item_bytes_max) as sink:
+        with ArenaSink(tools.arena, tools.limits.item_bytes_max, take=partial(take, tools)) as sink:
             fetched = await tools.fetcher.fetch(url, sink, deadline=now() + tools.limits.fetch_seconds_max)
             got = Got(sink.take(), fetched.digest)
         outcome = "fetched"

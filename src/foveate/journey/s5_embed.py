@@ -7,8 +7,11 @@ those who wait for it: when a waiter is cancelled, the first one included, the o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from foveate.caches.keys import EncoderKey
 from foveate.core.clock import now
+from foveate.core.errors import FoveateError
 from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
 from foveate.journey.produce import Source, produce
@@ -31,17 +34,30 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     if item.lease is not None:
         job.ledger.counts.encoder_cache_hits += 1
     else:
-        source = Source(item.blob, item.hold, item.header, item.estimate)
-        made, shared = await tools.flights.share(
-            key, start=lambda: produce(key, source, tools, asked), lease=lambda made: made.again()
-        )
+        # The flight may outlive this request, so it has a hold of its own on the bytes.
+        source = Source(item.blob, item.hold.retain(), item.header, item.estimate)
+        try:
+            made, shared = await tools.flights.share(
+                key,
+                start=lambda: produce(key, source, tools, asked),
+                lease=lambda made: made.again(),
+                ended=source.hold.release,
+            )
+        except FoveateError as error:
+            item.ledger.spans(since(error.spans, asked))
+            raise
         item.lease = made.lease
         if shared:
             tools.encoder_cache.shared()
             job.ledger.counts.shared += 1
         if made.processor_hit and not shared:
             job.ledger.counts.processor_cache_hits += 1
-        item.ledger.spans(made.spans)
+        item.ledger.spans(since(made.spans, asked))
     item.release_media()
     item.ready_at = now()
     item.ledger.ready(item.ready_at)
+
+
+def since(spans: Sequence[Span], asked: float) -> list[Span]:
+    """Return the part of a flight's spans that this request waited for: what went before it joined is not its time."""
+    return [Span(span.stage, max(span.start, asked), span.end) for span in spans if span.end > asked]

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 
 from foveate.core.clock import now
-from foveate.core.errors import BodyTooLarge, DeadlineExceeded, Draining, FoveateError, QueueFull
+from foveate.core.errors import ArenaFull, BodyTooLarge, DeadlineExceeded, Draining, FoveateError, QueueFull
 from foveate.core.request import Request
 from foveate.engines.port import EngineEvent, FinishEvent, TokenEvent
 from foveate.journey import prepare
@@ -190,8 +190,7 @@ class Journey:
     async def body(self, bytes_max: int) -> AsyncIterator[BodyBuffer]:
         """Open a buffer for a large body."""
         room = min(bytes_max, self.body_bytes_max)
-        with ArenaSink(self.tools.arena, room, too_large=BodyTooLarge) as buffer:
-            # All of it at once: growing would copy megabytes on the event loop. What is not used is given back.
+        with ArenaSink(self.tools.arena, room, take=self._take_for_body, too_large=BodyTooLarge) as buffer:
             buffer.open(room)
             yield buffer
 
@@ -221,6 +220,16 @@ class Journey:
             )
         finally:
             out.release()
+
+    def _take_for_body(self, size: int) -> SlotHold:
+        """Bodies on their way may fill half of the arena, so that slow or idle uploads do not keep everyone else's pictures out."""
+        arena = self.tools.arena
+        if arena.used_bytes - self._cached_bytes() + size > arena.capacity_bytes // 2:
+            raise ArenaFull(detail="bodies and work under way hold half of the arena", retry_after_seconds=1.0)
+        return take(self.tools, size)
+
+    def _cached_bytes(self) -> int:
+        return self.tools.processor_cache.stats().bytes + self.tools.encoder_cache.stats().bytes
 
     async def _run_unpack(self, body: SlotHold, out: SlotHold) -> UnpackDone:
         started = now()

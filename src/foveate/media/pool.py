@@ -34,11 +34,15 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 2
 _BACKOFF_SECONDS = 0.05
+_LOOK_SECONDS = 0.25
 _BACKOFF_SECONDS_MAX = 5.0
 
 
 class PoolConfig(msgspec.Struct, frozen=True):
-    """What the pool may use. ``config`` is handed to every worker's entry point."""
+    """What the pool may use. ``config`` is handed to every worker's entry point.
+
+    A job that no worker is there for waits ``down_seconds_max`` for one to come back.
+    """
 
     workers: int
     config: Any
@@ -46,6 +50,7 @@ class PoolConfig(msgspec.Struct, frozen=True):
     job_seconds_max: float = 10.0
     memory_bytes_max: int = 0
     start_seconds_max: float = 60.0
+    down_seconds_max: float = 4.0
     threads: int = 1
     niceness: int = 0
     entry: str = "foveate.media.worker:main"
@@ -90,6 +95,7 @@ class MediaPool:
         self._numbers = itertools.count(1)
         self._keepers: list[asyncio.Task[None]] = []
         self._stopped = False
+        self._down_since: float | None = None
 
     @property
     def ready(self) -> bool:
@@ -149,15 +155,22 @@ class MediaPool:
         self._queue[ticket.number] = ticket
         self._dispatch()
         try:
-            async with asyncio.timeout(deadline - now()):
-                return await ticket.reply
-        except TimeoutError:
-            if ticket.number in self._queue and not self.ready:
-                raise MediaWorkersUnavailable(retry_after_seconds=1.0) from None
-            raise DeadlineExceeded(detail="waiting for a media worker") from None
+            while not ticket.reply.done():
+                left = min(deadline - now(), self._config.down_seconds_max - self._down_seconds())
+                if left <= 0 and ticket.number in self._queue and not self.ready:
+                    raise MediaWorkersUnavailable(retry_after_seconds=1.0)
+                if now() >= deadline:
+                    raise DeadlineExceeded(detail="waiting for a media worker")
+                await asyncio.wait((ticket.reply,), timeout=min(max(left, 0.0), _LOOK_SECONDS))
+            return ticket.reply.result()
         finally:
+            ticket.reply.cancel()  # does nothing to one that was answered; else says that nobody waits any more
             if self._queue.pop(ticket.number, None) is not None:
                 ticket.end()
+
+    def _down_seconds(self) -> float:
+        """How long there has been no worker at all; 0 while there is one."""
+        return 0.0 if self.ready or self._down_since is None else now() - self._down_since
 
     def _refusal(self) -> FoveateError | None:
         if self._stopped:
@@ -216,7 +229,8 @@ class MediaPool:
                 await asyncio.sleep(min(_BACKOFF_SECONDS * 2.0**seat.failures, _BACKOFF_SECONDS_MAX))
             try:
                 await self._start(seat)
-            except FoveateError as error:
+            except (FoveateError, OSError) as error:
+                # Also what the system refuses (no descriptor, no memory, no process): it may have room again later.
                 seat.failures += 1
                 logger.error("media worker %d did not start again: %s", seat.index, error)
 
@@ -255,6 +269,8 @@ class MediaPool:
         if seat.worker is not worker:
             return  # it ended as soon as it was ready, and was never given the seat
         seat.worker = None
+        if not self.ready:
+            self._down_since = now()
         seat.failures += 1
         if seat in self._idle:
             self._idle.remove(seat)

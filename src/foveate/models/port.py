@@ -78,6 +78,10 @@ class PromptSide(Protocol):
         """Wrap a plain completion prompt: no template, special-token spellings are ordinary text."""
         ...
 
+    def tokens_min(self, prompt: RenderedPrompt) -> int:
+        """Return a number of tokens that the prompt has at least, judged by its length alone: cheap, and enough to refuse a megabyte."""
+        ...
+
     def tokenize(self, prompt: RenderedPrompt, replacements: Sequence[str]) -> list[int]:
         """Return token ids, the i-th placeholder replaced by ``replacements[i]`` (see PreparedImage.replacement)."""
         ...

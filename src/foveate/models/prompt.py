@@ -65,6 +65,10 @@ class TransformersPromptSide:
         """Wrap a plain completion prompt: no template, special-token spellings are ordinary text."""
         return self._template.plain(text)
 
+    def tokens_min(self, prompt: RenderedPrompt) -> int:
+        """Return a number of tokens that the prompt has at least, judged by its length alone."""
+        return self._tokenization.least(prompt.segments)
+
     def tokenize(self, prompt: RenderedPrompt, replacements: Sequence[str]) -> list[int]:
         """Return token ids with the i-th placeholder replaced by ``replacements[i]``.
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from foveate.core.errors import PromptInvalid, StartupError
 
+_SHORT_CHARACTERS = 2048
 _ANCHOR = "\n"
 
 
@@ -86,6 +87,7 @@ class Tokenization:
         self._runs = re.compile(f"(?:{re.escape(self._picture)})+")
         self._bos: str = tokenizer.bos_token or ""
         self._before, self._after = self._surroundings()
+        self._characters_a_token = _characters_a_token(bare)
 
     def _surroundings(self) -> tuple[list[int], list[int]]:
         """Return the ids that the tokenizer itself puts before and after a text (often one that begins a sequence)."""
@@ -95,6 +97,12 @@ class Tokenization:
             if whole[start : start + len(inside)] == inside:
                 return whole[:start], whole[start + len(inside) :]
         raise StartupError("The model's tokenizer rewrites the text it adds special tokens to; it cannot be served.")
+
+    def least(self, segments: Sequence[str]) -> int:
+        """Return a number of tokens that the text has at least, from its length alone; 0 when nothing can be said."""
+        if self._characters_a_token is None:
+            return 0
+        return sum(map(len, segments)) // self._characters_a_token
 
     def ids(self, segments: Sequence[str]) -> list[int]:
         """Return the ids of alternating segments (see :class:`foveate.models.port.RenderedPrompt`).
@@ -120,10 +128,7 @@ class Tokenization:
         """Encode template text. Each run of picture tokens goes through the tokenizer as one: 16,000 take it 80 ms."""
         runs = [len(run.group()) // len(self._picture) for run in self._runs.finditer(segment)]
         short = self._runs.sub(lambda run: self._picture, segment)
-        if inside:
-            found = self._inside(self._full, short)
-        else:
-            found = self._full.encode(short, add_special_tokens=False).ids
+        found = self._inside(self._full, short) if inside else _ids(self._full, short)
         if found.count(self._picture_id) != len(runs):
             raise PromptInvalid(
                 param="messages", detail=f"{found.count(self._picture_id)} picture tokens, {len(runs)} runs"
@@ -136,12 +141,11 @@ class Tokenization:
 
     def _inside(self, tokenizer: Any, text: str) -> list[int]:
         """Encode ``text`` as the continuation of another, without the space some tokenizers put at a beginning."""
-        anchor: list[int] = tokenizer.encode(_ANCHOR, add_special_tokens=False).ids
-        anchored: list[int] = tokenizer.encode(_ANCHOR + text, add_special_tokens=False).ids
+        anchor = _ids(tokenizer, _ANCHOR)
+        anchored = _ids(tokenizer, _ANCHOR + text)
         if anchored[: len(anchor)] == anchor:
             return anchored[len(anchor) :]
-        plain: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return plain
+        return _ids(tokenizer, text)
 
     def _ordinary(self, spelling: str) -> list[int]:
         found = self._inside(self._bare, spelling)
@@ -149,3 +153,28 @@ class Tokenization:
             return found
         # The vocabulary itself holds the spelling as one piece: no single character of it can.
         return [token for character in spelling for token in self._inside(self._bare, character)]
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    if len(text) <= _SHORT_CHARACTERS:
+        short: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return short
+    # Only the batch call lets other threads run meanwhile: the plain one holds the interpreter for seconds on a megabyte.
+    long: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return long
+
+
+def _characters_a_token(source: dict[str, Any]) -> int | None:
+    """Return how many characters of text one token covers at most, or ``None`` when the text is rewritten first.
+
+    A vocabulary entry has at least one character for each of the text's that it covers (byte-level vocabularies have one for each
+    byte). Canonical composition (NFC) makes at most three characters one (Unicode Standard Annex 15, section 9.1 on growth).
+    """
+    composed = source.get("normalizer")
+    if composed is not None and composed.get("type") != "NFC":
+        return None
+    model = source["model"]
+    vocabulary = model.get("vocab", ())
+    spellings = vocabulary if isinstance(vocabulary, dict) else (entry[0] for entry in vocabulary)
+    longest = max(map(len, spellings), default=0)
+    return longest * (3 if composed else 1) or None

@@ -4,12 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.core.errors import BodyTooLarge, MediaTooLarge, MediaUndecodable
+from foveate.core.errors import BodyTooLarge, FoveateError, MediaTooLarge, MediaUndecodable
 from foveate.core.memory import Slot
 from foveate.journey.arena_sink import STEPS_BYTES, ArenaSink
+from foveate.journey.holds import SlotHold
 from foveate.runtime.arena import Arena
 
 MiB = 2**20
+
+
+def sink_of(arena: Arena, bytes_max: int, **options: type[FoveateError]) -> ArenaSink:
+    return ArenaSink(arena, bytes_max, take=lambda size: SlotHold(arena, arena.allocate(size)), **options)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +26,7 @@ def arena() -> Arena:
 @given(chunks=st.lists(st.integers(0, 700_000), max_size=12), hint=st.booleans())
 def test_what_was_written_is_what_is_there(arena: Arena, chunks: list[int], hint: bool) -> None:
     written = b"".join(bytes([65 + number]) * size for number, size in enumerate(chunks))
-    with ArenaSink(arena, 16 * MiB) as sink:
+    with sink_of(arena, 16 * MiB) as sink:
         sink.open(len(written) if hint else None)
         for number, size in enumerate(chunks):
             sink.write(bytes([65 + number]) * size)
@@ -34,11 +39,11 @@ def test_what_was_written_is_what_is_there(arena: Arena, chunks: list[int], hint
 
 
 def test_the_cap_holds_for_announcements_and_for_bytes(arena: Arena) -> None:
-    with ArenaSink(arena, 1000) as sink:
+    with sink_of(arena, 1000) as sink:
         with pytest.raises(MediaTooLarge) as announced:
             sink.open(1001)
         assert (announced.value.limit, announced.value.actual) == (1000, 1001)
-    with ArenaSink(arena, 1000, too_large=BodyTooLarge) as sink:
+    with sink_of(arena, 1000, too_large=BodyTooLarge) as sink:
         sink.open(10)
         sink.write(b"a" * 1000)
         with pytest.raises(BodyTooLarge):
@@ -47,7 +52,7 @@ def test_the_cap_holds_for_announcements_and_for_bytes(arena: Arena) -> None:
 
 
 def test_a_retry_begins_again(arena: Arena) -> None:
-    with ArenaSink(arena, 1000) as sink:
+    with sink_of(arena, 1000) as sink:
         sink.open(None)
         sink.write(b"broken")
         sink.reset()
@@ -59,7 +64,7 @@ def test_a_retry_begins_again(arena: Arena) -> None:
 
 
 def test_nothing_is_refused_as_media(arena: Arena) -> None:
-    with ArenaSink(arena, 1000) as sink:
+    with sink_of(arena, 1000) as sink:
         sink.open(0)
         with pytest.raises(MediaUndecodable):
             sink.take()
@@ -67,7 +72,7 @@ def test_nothing_is_refused_as_media(arena: Arena) -> None:
 
 
 def test_growing_copies_little_and_takes_the_rest_at_once(arena: Arena) -> None:
-    with ArenaSink(arena, 16 * MiB) as sink:
+    with sink_of(arena, 16 * MiB) as sink:
         sink.open(None)
         sizes: list[int] = []
         for _ in range(60):
@@ -76,3 +81,17 @@ def test_growing_copies_little_and_takes_the_rest_at_once(arena: Arena) -> None:
                 sizes.append(arena.used_bytes)
         assert sizes == [*STEPS_BYTES, 16 * MiB]
     assert sink.slot == Slot(0, 0)
+
+
+def test_who_announces_much_and_sends_little_takes_little(arena: Arena) -> None:
+    with sink_of(arena, 16 * MiB) as sink:
+        sink.open(16 * MiB)
+        sink.write(b"x")
+        assert arena.used_bytes == STEPS_BYTES[0]
+
+
+def test_an_announced_length_is_taken_exactly(arena: Arena) -> None:
+    with sink_of(arena, 16 * MiB) as sink:
+        sink.open(5 * MiB)
+        sink.write(b"x" * (3 * MiB))
+        assert arena.used_bytes == 5 * MiB

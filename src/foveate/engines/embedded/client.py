@@ -168,6 +168,9 @@ class EmbeddedEngine:
                 await self.start()
             except StartupError as error:
                 _LOG.error("the engine did not restart: %s %s", error.public, error.detail)
+            except OSError as error:
+                # What the system refuses now (no descriptor, no process) it may grant later.
+                _LOG.error("the engine did not restart: %s", error)
         if self._on_restart is not None:
             self._on_restart()
 

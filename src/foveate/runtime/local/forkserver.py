@@ -70,9 +70,20 @@ def _serve(control: socket.socket, arena_fd: int, arena_bytes: int) -> None:
             message, fds, _, _ = socket.recv_fds(control, 1, 2)
             if not message:
                 return
+            if len(fds) != 2:
+                # No descriptor was free for them here. Closing what came tells the gateway that there will be no worker.
+                for fd in fds:
+                    os.close(fd)
+                continue
             channel, sentinel = (socket.socket(fileno=fd) for fd in fds)
             parent_pid = os.getpid()
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                traceback.print_exc()
+                channel.close()
+                sentinel.close()
+                continue
             if pid == 0:
                 selector.close()
                 _close_inherited(control, sentinel, children)
