@@ -43,9 +43,6 @@ WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
 
 MEDIA_WORKERS_MAX = 8
-# Where there are fewer cores than work, the gateway runs first, since it keeps everyone's streams going and needs little; then the
-# language model; media work last.
-ENGINE_NICENESS, MEDIA_NICENESS = 2, 10
 Say = Callable[[str], None]
 log = get_logger(__name__)
 
@@ -156,8 +153,7 @@ def _engine(settings: Settings, files: ModelFiles, name: str, runtime: LocalRunt
     return EmbeddedEngine(
         runtime,
         config,
-        threads=chosen.threads or _cores(),
-        niceness=ENGINE_NICENESS,
+        threads=chosen.threads or _spare_cores(),
         start_seconds_max=settings.server.start_seconds_max,
         on_progress=lambda text: say(f"engine: {text}"),
         on_restart=lambda: log.warning("the engine is back"),
@@ -167,13 +163,12 @@ def _engine(settings: Settings, files: ModelFiles, name: str, runtime: LocalRunt
 def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
     media = settings.media
     return PoolConfig(
-        workers=media.workers or min(_cores(), MEDIA_WORKERS_MAX),
+        workers=media.workers or min(_spare_cores(), MEDIA_WORKERS_MAX),
         config=files.directory,
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,
         start_seconds_max=settings.server.start_seconds_max,
-        niceness=MEDIA_NICENESS,
     )
 
 
@@ -251,5 +246,6 @@ def _bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, 
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+def _spare_cores() -> int:
+    """Cores that workers may fill by default. One is left to the gateway, which needs little, but at once."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)

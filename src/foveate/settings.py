@@ -118,13 +118,13 @@ class EngineSettings(Section):
         1, "Same-shape pictures encoded together; 1 gives the same embedding whatever else is in the queue.", low=1,
         high=256,
     )  # fmt: skip
-    threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core.", low=0, high=1024)
+    threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core but one.", low=0, high=1024)
 
 
 class MediaSettings(Section):
     """Media workers, and what a request's pictures may cost."""
 
-    workers: int = setting(0, "Media worker processes; 0: one per core, at most 8.", low=0, high=256)
+    workers: int = setting(0, "Media worker processes; 0: one per core but one, at most 8.", low=0, high=256)
     queue_depth_max: int = setting(512, "Pictures that may wait for a media worker before 429.", low=1, high=65536)
     job_seconds_max: float = setting(20.0, "Time one picture may take to decode and process.", low=0.1, high=600)
     worker_memory_bytes_max: Bytes = setting(

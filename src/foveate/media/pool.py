@@ -52,7 +52,6 @@ class PoolConfig(msgspec.Struct, frozen=True):
     start_seconds_max: float = 60.0
     down_seconds_max: float = 4.0
     threads: int = 1
-    niceness: int = 0
     entry: str = "foveate.media.worker:main"
 
 
@@ -203,7 +202,6 @@ class MediaPool:
                 sends=MediaReply,
                 memory_bytes_max=config.memory_bytes_max,
                 threads=config.threads,
-                niceness=config.niceness,
             )
         )
         seat.vacant.clear()

@@ -40,8 +40,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """A worker to start. ``config`` is a msgpack-able value handed to the entry point.
 
     ``memory_bytes_max`` (0: none) is what the process may allocate beyond what it holds when it reports ready;
-    ``threads`` is the number of threads numerical libraries may use, ``niceness`` how much the process gives way to the
-    gateway where cores are scarce (added to its own, as nice(1) does).
+    ``threads`` is the number of threads numerical libraries may use.
     """
 
     role: str
@@ -52,7 +51,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     sends: Any
     memory_bytes_max: int = 0
     threads: int = 1
-    niceness: int = 0
 
     @property
     def title(self) -> str:

@@ -72,7 +72,6 @@ class EmbeddedEngine:
         config: EmbeddedConfig,
         *,
         threads: int,
-        niceness: int = 0,
         start_seconds_max: float,
         on_progress: Callable[[str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
@@ -88,7 +87,6 @@ class EmbeddedEngine:
             receives=Receives,
             sends=Sends,
             threads=threads,
-            niceness=niceness,
         )
         self._start_seconds_max = start_seconds_max
         self._on_progress = on_progress

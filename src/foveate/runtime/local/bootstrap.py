@@ -83,7 +83,6 @@ def run(connection: socket.socket, arena: ArenaView, parent_pid: int) -> int:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         faulthandler.enable()
         _limit_threads(spec.threads)
-        os.nice(spec.niceness)
         channel.expect(spec.receives)
         return _run_entry(LocalContext(spec, arena, channel))
     except BaseException:
