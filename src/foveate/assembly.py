@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from foveate import __version__
+from foveate.caches.aliases import Aliases
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
@@ -91,6 +92,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
             engine=engine,
             processor_cache=ProcessorCache(settings.cache.processor_bytes_max, arena.release),
             encoder_cache=EncoderCache(settings.cache.encoder_bytes_max, arena.release),
+            aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,
             flights=flights,
             observer=Observer(metrics, request_log),

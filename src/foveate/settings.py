@@ -163,6 +163,7 @@ class CacheSettings(Section):
         128 * MiB, "Processor cache: bytes of model inputs kept; 0 turns it off.", low=0
     )
     encoder_bytes_max: Bytes = setting(256 * MiB, "Encoder cache: bytes of embeddings kept; 0 turns it off.", low=0)
+    aliases_max: int = setting(16384, "Clients' own names for pictures (uuid) remembered.", low=1, high=10_000_000)
 
 
 class LimitSettings(Section):

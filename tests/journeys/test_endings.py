@@ -4,6 +4,7 @@ import asyncio
 import base64
 import dataclasses
 
+import msgspec
 import pytest
 from tests.journeys.asking import BLUE, GREEN, RED, ask, cached_bytes, picture, request, settled
 
@@ -12,6 +13,7 @@ from foveate.core.errors import (
     Draining,
     FoveateError,
     ImageTooLarge,
+    MediaIdConflict,
     MediaTooLarge,
     MediaUndecodable,
     MediaUnsupported,
@@ -71,6 +73,22 @@ async def test_the_error_names_the_picture(service: Journey) -> None:
         await ask(service, request(picture(RED), inline(b"%PDF-1.4"), picture(BLUE)))
     assert caught.value.part == 1
     assert caught.value.param == "messages[0].content[1].image_url"
+    await settled(service)
+
+
+async def test_a_uuid_names_one_content(service: Journey) -> None:
+    def named(uuid: str, ref: DataRef) -> Request:
+        asked = request(ref)
+        (turn,) = asked.turns
+        part = msgspec.structs.replace(turn.parts[0], uuid=uuid)
+        turns = (msgspec.structs.replace(turn, parts=(part, *turn.parts[1:])),)
+        return msgspec.structs.replace(asked, turns=turns)
+
+    same = picture(RED)
+    assert (await ask(service, named("one", same))).text == "A red circle."
+    assert (await ask(service, named("one", same))).text == "A red circle."
+    with pytest.raises(MediaIdConflict):
+        await ask(service, named("one", picture(BLUE)))
     await settled(service)
 
 

@@ -139,7 +139,7 @@ class Exchange(Response):
 
     async def _fail(self, wire: Wire, error: FoveateError) -> None:
         body = errors.body(error)
-        _log.info(
+        _log.debug(
             "request %s ended with %s: %s %s", self.id, error.code, error.public, error.detail[:_DETAIL_CHARACTERS_MAX]
         )
         if wire.streaming:

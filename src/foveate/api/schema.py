@@ -87,7 +87,8 @@ class ImageContent(_Open):
         None,
         min_length=1,
         max_length=UUID_CHARACTERS_MAX,
-        description="The client's own name for exactly this picture's bytes; the picture must still be sent.",
+        description="The client's own name for exactly this picture's bytes: used for other bytes later, it is refused (409). "
+        "The picture must still be sent.",
     )
 
 

@@ -249,6 +249,14 @@ class MediaCostly(Refused):
     sentence = "Decoding the picture exceeded the limits on memory or time."
 
 
+class MediaIdConflict(Refused):
+    """A part's ``uuid`` was used for other content before."""
+
+    code = "media_id_conflict"
+    kind = Kind.CONFLICT
+    sentence = "The uuid beside the picture already names other content. Use another uuid for other bytes."
+
+
 class DataUrlInvalid(Refused):
     """A ``data:`` URL is malformed."""
 

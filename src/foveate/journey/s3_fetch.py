@@ -28,7 +28,7 @@ from foveate.observe.table import FetchOutcome
 
 
 async def fetch(item: Item, job: Job, tools: Tools) -> None:
-    """Bring the bytes in. Raises DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull."""
+    """Bring the bytes in. Raises DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull, MediaIdConflict."""
     reference = item.part.ref
     try:
         if isinstance(reference, InlineRef):
@@ -41,6 +41,8 @@ async def fetch(item: Item, job: Job, tools: Tools) -> None:
         item.ledger.span(Span("media_fetch", item.started_at, now()))
         raise
     assert item.blob is not None
+    if item.part.uuid is not None:
+        tools.aliases.bind(item.part.uuid, item.blob.digest)
     job.ledger.counts.media_bytes += item.blob.size
 
 

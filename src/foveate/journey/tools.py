@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foveate.caches.aliases import Aliases
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
@@ -57,6 +58,7 @@ class Tools:
     engine: Engine
     processor_cache: ProcessorCache
     encoder_cache: EncoderCache
+    aliases: Aliases
     fetches: SingleFlight[MediaUrl, Got]
     flights: SingleFlight[EncoderKey, Made]
     observer: Observer

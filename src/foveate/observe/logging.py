@@ -51,6 +51,8 @@ def configure(*, json: bool = False, level: Level = "info", stream: TextIO | Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[level])
+    # uvicorn tells of its own start and end at info; the server says both itself, when they are true.
+    logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else max(_LEVELS[level], logging.WARNING))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
