@@ -80,6 +80,7 @@ def test_second_signal_ends_at_once(start: Callable[..., Server], web: Origin) -
         assert not gate.is_set()
         assert waiting.result() in (None, 503)
         gate.set()
+    assert [record["modality"] for record in server.records() if record["images"]] == ["multimodal"], "not in the log"
 
 
 def test_deadline_of_the_drain(start: Callable[..., Server]) -> None:
