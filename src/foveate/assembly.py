@@ -64,7 +64,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
         if settings.model.device == "cpu":
             check_memory(files.directory, name, dtype=settings.model.dtype)
-        arena = Arena(arena_bytes)
+        arena = _arena(arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
         runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
         scope.push_async_callback(runtime.close)
@@ -117,6 +117,15 @@ def _arena_bytes(settings: Settings) -> int:
             f"body need {needed}. Raise it, or lower cache.processor_bytes_max, cache.encoder_bytes_max or server.body_bytes_max."
         )
     return settings.limits.arena_bytes_max
+
+
+def _arena(size: int) -> Arena:
+    try:
+        return Arena(size)
+    except (OSError, OverflowError) as error:
+        raise StartupError(
+            f"An arena of {size} bytes cannot be mapped on this machine. Lower limits.arena_bytes_max (--limits-arena-bytes-max)."
+        ) from error
 
 
 def served_name(settings: Settings, files: ModelFiles) -> str:

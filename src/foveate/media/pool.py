@@ -211,7 +211,7 @@ class MediaPool:
             seconds_max=config.start_seconds_max,
         )
         if not worker.alive:
-            raise StartupError(f"{worker.spec.title} ended as soon as it was ready.")
+            raise StartupError(f"The process '{worker.spec.title}' ended as soon as it was ready.")
         seat.worker = worker
         seat.overran = False
         self._idle.append(seat)

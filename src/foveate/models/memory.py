@@ -32,9 +32,20 @@ def weight_bytes(directory: str, dtype: str) -> int:
 
 def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     """Yield dtype and shape of each tensor; the header is JSON behind its length as a little-endian 64-bit integer."""
+    size = path.stat().st_size
     with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        if length > size - 8:
+            raise StartupError(
+                f"The weights file {path.name} is damaged: its header does not fit the file. Get it again."
+            )
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise StartupError(
+                f"The weights file {path.name} is damaged: its header cannot be read. Get it again."
+            ) from error
     for name, entry in header.items():
         if name != "__metadata__":
             yield entry["dtype"], entry["shape"]

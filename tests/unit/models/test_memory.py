@@ -41,3 +41,10 @@ def test_auto_is_counted_as_the_float32_that_a_cpu_loads(directory: str, monkeyp
 def test_this_machine_has_some_memory(directory: str) -> None:
     assert 2**20 < memory.available_bytes() < 2**50
     memory.check_memory(directory, "tiny", dtype="auto")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00damaged", b"\x04" + b"\x00" * 7 + b"{{{{"])
+def test_damaged_weights_are_said_to_be(directory: str, content: bytes) -> None:
+    (Path(directory) / "two.safetensors").write_bytes(content)
+    with pytest.raises(StartupError, match=r"two\.safetensors is damaged"):
+        memory.weight_bytes(directory, "auto")

@@ -76,7 +76,7 @@ class LocalWorker:
         except TimeoutError:
             self._give_up()
             raise StartupError(
-                f"{self.spec.title} was not ready within {seconds_max:g} s. Allow more time, or see its messages above."
+                f"The process '{self.spec.title}' was not ready within {seconds_max:g} s. Allow more time, or see its messages above."
             ) from None
         except BaseException:
             self._give_up()
@@ -224,7 +224,9 @@ class LocalWorker:
         assert self._ready is not None
         if not self._ready.done():
             self._ready.set_exception(
-                StartupError(f"{self.spec.title} ended while starting ({self._how()}). Its messages above say why.")
+                StartupError(
+                    f"The process '{self.spec.title}' ended while starting ({self._how()}). Its messages above say why."
+                )
             )
         self._ended.set()
         self._on_ended(self)
