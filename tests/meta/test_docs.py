@@ -42,6 +42,19 @@ def test_paths_named_in_the_documents_exist() -> None:
             assert (ROOT / path).exists(), f"{document} names {path}"
 
 
+def test_links_lead_somewhere_and_nothing_is_left_to_fill_in() -> None:
+    for document in (
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")),
+    ):
+        text = read(document)
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+            assert ((ROOT / document).parent / target).exists(), f"{document} links {target}"
+        assert not re.search(r"^[A-Z]{5,}$", text, re.MULTILINE), f"{document} has a placeholder"
+
+
 def test_every_stage_is_explained() -> None:
     page = read("docs/stages.md")
     for stage in (*STAGES, "tpot", "ttft", "unattributed"):
