@@ -217,7 +217,6 @@ def _limits(settings: Settings) -> Limits:
         side_max=settings.media.side_max,
         body_bytes_max=settings.server.body_bytes_max,
         inline_bytes_min=settings.server.inline_bytes_min,
-        requests_max=settings.limits.requests_max,
         request_seconds_max=settings.server.request_seconds_max,
         fetch_seconds_max=settings.fetch.total_seconds,
         item_seconds_max=settings.server.request_seconds_max,

@@ -18,7 +18,6 @@ from foveate.core.errors import (
     MediaUndecodable,
     MediaUnsupported,
     PromptTooLong,
-    QueueFull,
     TooManyImages,
     UrlRefused,
 )
@@ -55,7 +54,6 @@ HALF = base64.b64decode(picture(GREEN).url.partition(",")[2])[:200]
         (lambda: request(text="red " * 5000), {}, PromptTooLong),
         (lambda: request(picture(RED), tokens=4090), {}, PromptTooLong),
         (lambda: request(text="Hello!"), {"request_seconds_max": 0.0}, DeadlineExceeded),
-        (lambda: request(text="Hello!"), {"requests_max": 0}, QueueFull),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

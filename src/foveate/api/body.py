@@ -18,9 +18,9 @@ from foveate.api.structure import check_structure
 from foveate.api.wire import Wire
 from foveate.core.clock import now
 from foveate.core.errors import BodyTooLarge, DeadlineExceeded, InvalidParameter, MediaUnsupported
+from foveate.core.limits import SKELETON_BYTES_MAX
 from foveate.journey.port import BodyBuffer, Service, Unpacked
 
-SKELETON_BYTES_MAX: Final = 1024 * 1024
 _LONG_BYTES: Final = 64 * 1024
 
 
@@ -78,7 +78,9 @@ class BodyReader:
         size = len(unpacked.skeleton)
         if size > SKELETON_BYTES_MAX:
             raise BodyTooLarge(
-                "The request body has too much beside its pictures.", limit=SKELETON_BYTES_MAX, actual=size
+                f"Besides its pictures the request body has {size} bytes; at most {SKELETON_BYTES_MAX} may be.",
+                limit=SKELETON_BYTES_MAX,
+                actual=size,
             )
         return await self._checked(Body(unpacked.skeleton, unpacked, received.at))
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 
 from foveate.core.clock import now
-from foveate.core.errors import ArenaFull, BodyTooLarge, DeadlineExceeded, Draining, FoveateError, QueueFull
+from foveate.core.errors import ArenaFull, BodyTooLarge, DeadlineExceeded, Draining, FoveateError
 from foveate.core.request import Request
 from foveate.engines.port import EngineEvent, FinishEvent, TokenEvent
 from foveate.journey import prepare
@@ -167,11 +167,9 @@ class Journey:
         await self._idle.wait()
 
     def check_open(self) -> None:
-        """Refuse a request that may not begin. Raises Draining, QueueFull."""
+        """Refuse a request that may not begin. Raises Draining."""
         if self._draining:
             raise Draining
-        if self._open > self.tools.limits.requests_max:
-            raise QueueFull(limit=self.tools.limits.requests_max, actual=self._open, retry_after_seconds=1.0)
 
     def opened(self, ledger: RequestLedger) -> None:
         """Count a request in."""

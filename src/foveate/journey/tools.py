@@ -32,7 +32,6 @@ class Limits:
     side_max: int
     body_bytes_max: int
     inline_bytes_min: int
-    requests_max: int
     request_seconds_max: float
     fetch_seconds_max: float
     item_seconds_max: float

@@ -17,14 +17,10 @@ import msgspec
 from blake3 import blake3
 
 from foveate.core.errors import BodyTooLarge, DataUrlInvalid, ErrorRecord, InvalidParameter, UrlRefused
+from foveate.core.limits import SKELETON_BYTES_MAX
 from foveate.media.data_url import decode_data_url_into, is_data_url
 
 SCHEME: Final = "inline:"
-
-SKELETON_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What is left of a body is parsed on the gateway's event loop and crosses a socket; no context holds this much
-text.
-"""
 
 
 class InlineBlob(msgspec.Struct, frozen=True):

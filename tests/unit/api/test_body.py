@@ -10,7 +10,7 @@ import pytest
 from tests.unit.api.fake import FakeService, chat, serving
 from tests.unit.api.sockets import Raw, connected
 
-from foveate.api.body import SKELETON_BYTES_MAX
+from foveate.core.limits import SKELETON_BYTES_MAX
 from foveate.core.media import Blob, InlineRef
 from foveate.core.memory import Slot
 

@@ -10,7 +10,8 @@ import pytest
 from blake3 import blake3
 
 from foveate.core.errors import BodyTooLarge, DataUrlInvalid, ErrorRecord, InvalidParameter, UrlRefused
-from foveate.media.unpack import SKELETON_BYTES_MAX, InlineBlob, Unpacking, unpack
+from foveate.core.limits import SKELETON_BYTES_MAX
+from foveate.media.unpack import InlineBlob, Unpacking, unpack
 
 
 def data_url(data: bytes) -> str:

@@ -1,0 +1,8 @@
+"""Limits that several packages must agree on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SKELETON_BYTES_MAX: Final = 1024 * 1024
+"""What a request body may hold besides its pictures. The gateway parses that much at once, and must not be held up by it."""
