@@ -63,6 +63,7 @@ async def test_requests_for_one_new_picture_at_once_share_the_work(service: Jour
     assert after.entries - before.entries == 1
     shared, hits = after.shared - before.shared, after.hits - before.hits
     assert shared + hits == 7
+    assert service.tools.processor_cache.stats().shared > 0
     assert shared > 0
 
 

@@ -49,6 +49,8 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         item.lease = made.lease
         if shared:
             tools.encoder_cache.shared()
+            if not made.processor_hit:
+                tools.processor_cache.shared()
             job.ledger.counts.shared += 1
         if made.processor_hit and not shared:
             job.ledger.counts.processor_cache_hits += 1
