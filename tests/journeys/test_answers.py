@@ -1,14 +1,17 @@
 """Requests that go well: right answers, stages that close, work done once."""
 
 import asyncio
+import dataclasses
 
+import msgspec
 import pytest
 from aiohttp import web
 from tests.journeys.asking import BLUE, RED, ask, picture, request, settled
 
-from foveate.core.media import UrlRef
+from foveate.core.media import ImageOptions, UrlRef
 from foveate.core.stages import STAGES
 from foveate.journey.service import Journey
+from foveate.models.port import VisualEstimate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MEDIA = {"media_decode", "mm_processor", "encoder_queue", "vision_encode", "embedding_transfer"}
@@ -91,6 +94,22 @@ async def test_a_url_is_fetched_once_and_its_origin_logged_without_the_query(ser
         await runner.cleanup()
     assert answered.text == "A red circle."
     assert seen == ["/a%27b.png?sig=a%2Fb"]
+
+
+async def test_inputs_larger_than_estimated_get_a_larger_slot(service: Journey) -> None:
+    class Underestimating:
+        """The prompt side, but with a price that is far too low."""
+
+        def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
+            right = service.tools.prompt_side.estimate(width, height, options)
+            return msgspec.structs.replace(right, input_bytes_max=64)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(service.tools.prompt_side, name)
+
+    tools = dataclasses.replace(service.tools, prompt_side=Underestimating())
+    answered = await ask(Journey(tools, models=service.models), request(picture(BLUE)))
+    assert answered.text == "A blue circle."
 
 
 async def test_nothing_is_left_behind(service: Journey) -> None:

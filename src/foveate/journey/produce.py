@@ -82,8 +82,9 @@ async def _prepare(
     try:
         reply = await _run(source, key, out, tools, deadline)
         if isinstance(reply, TooSmall):
+            larger = take(tools, reply.bytes_needed)
             out.release()
-            out = take(tools, reply.bytes_needed)
+            out = larger
             reply = await _run(source, key, out, tools, deadline)
         if isinstance(reply, JobFailed):
             raise reply.error.error()
