@@ -51,10 +51,10 @@ def test_readable_lines_have_no_escape_codes_off_a_terminal() -> None:
 @pytest.mark.parametrize("name", ["foveate.media", "uvicorn"])
 def test_nothing_private_passes(as_json: bool, name: str) -> None:
     def write() -> None:
-        get_logger(name).info(
+        get_logger(name).warning(
             "got https://u:SECRET@h.example/a?t=SECRET", url="data:image/png;base64,SECRET", blob=b"SECRET"
         )
-        logging.getLogger(name).info("got %s", "data:image/png;base64,SECRET")
+        logging.getLogger(name).warning("got %s", "data:image/png;base64,SECRET")
         try:
             raise ValueError("https://h.example/a?t=SECRET")
         except ValueError:
@@ -79,6 +79,18 @@ def test_the_level_holds_for_ours_and_for_third_parties() -> None:
     assert "ours" not in text
     assert "theirs" not in text
     assert "both" in text
+
+
+def test_a_third_partys_own_start_and_end_are_not_told_at_info() -> None:
+    def write() -> None:
+        get_logger("foveate").info("ours")
+        logging.getLogger("uvicorn.error").info("Started server process")
+        logging.getLogger("uvicorn.error").warning("theirs")
+
+    assert "Started" not in (text := logged(write, level="info"))
+    assert "ours" in text
+    assert "theirs" in text
+    assert "Started" in logged(write, level="debug")
 
 
 def test_context_variables_are_part_of_a_line() -> None:
