@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import msgspec
 
 START_SECONDS_MAX = 180.0
+STOP_SECONDS_MAX = 60.0
 HOST = "127.0.0.1"
 
 
@@ -45,8 +45,17 @@ def running(*flags: str) -> Iterator[Running]:
             model = msgspec.json.decode(reply.read())["data"][0]["id"]
         yield Running(port, model)
     finally:
-        process.terminate()
-        process.wait(60)
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
@@ -55,7 +64,7 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode} before it was ready")
         with (
-            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            contextlib.suppress(OSError),  # not there yet, not ready (503), or slower than the look
             urllib.request.urlopen(f"http://{HOST}:{port}/ready", timeout=5) as reply,
         ):
             if reply.status == 200:
