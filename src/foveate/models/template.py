@@ -178,7 +178,7 @@ class ChatTemplate:
         for string in (False, True):
             try:
                 text = self._render([*around[0], self._message(role, [_PROBE], string), *around[1]])
-            except Exception:
+            except Exception:  # Templates raise what they like at a form they do not know; that is the answer.
                 continue
             if _PROBE in text and "'type'" not in text:
                 return string
