@@ -4,7 +4,8 @@ First everything is asked, mostly of two or three objects: that teaches to descr
 ("Is there a red star?", "What colour is the star?") stays at chance then, because the simplest case, one
 object, is a few per cent of the questions. From step 1,500 that case is asked often and its loss weighs more;
 from 1,750 image tokens are also turned towards the words for what they show; the last stage goes back to the
-full mix. The vocabulary does not depend on any of this (architecture.tokenizer_corpus).
+full mix, with more pairs of pictures, because telling two apart is learnt last. The vocabulary does not depend
+on any of this (architecture.tokenizer_corpus).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Stage:
     objects: tuple[float, ...] = OBJECT_ODDS
     loss: dict[str, float] = field(default_factory=dict)
     alignment: float = 0.0  # weight of auxiliary.WordAlignment
+    two_pictures: float = 0.27  # share of the samples that show two pictures
 
 
 _LOOKUP = {
@@ -50,8 +52,9 @@ STAGES = [
             "describe": 0.14, "colour": 0.19, "shape": 0.11, "count": 0.14, "yesno": 0.22, "position": 0.20,
             "two_which": 0.48, "two_describe": 0.20, "two_one": 0.32,
         },
-        loss=_LOOKUP_LOSS,
+        loss={**_LOOKUP_LOSS, "position": 1.5},
         alignment=0.5,
+        two_pictures=0.36,
     ),
 ]  # fmt: skip
 

@@ -64,12 +64,13 @@ def draw_batch(seed: int, step: int, encoder: packing.Encoder) -> packing.Batch:
     grids = draw_grids(rng, step)
     patches = 4 * grids[0][0] * grids[0][1]
     branches = 6 if patches <= 256 else 9  # large pictures are dearer: ask more about each
-    two = 0.08 if step < TWO_PICTURES_FROM else 0.27
+    stage = stage_at(step)
+    two = 0.08 if step < TWO_PICTURES_FROM else stage.two_pictures
     samples = []
     for _ in range(-(-PATCHES // patches)):  # one number for each grid: fewer shapes to compile for
         chance = rng.random()
         pictures = 2 if chance < two else 0 if chance > 0.95 else 1
-        samples.append(packing.make_sample(rng, encoder, grids, pictures, branches, stage_at(step)))
+        samples.append(packing.make_sample(rng, encoder, grids, pictures, branches, stage))
     return packing.collate(samples, grids)
 
 

@@ -57,6 +57,7 @@ class FoveateError(Exception):
         part: int | None = None,
         limit: float | None = None,
         actual: float | None = None,
+        limit_name: str | None = None,
         retry_after_seconds: float | None = None,
     ) -> None:
         super().__init__(detail or public or self.sentence)
@@ -66,6 +67,7 @@ class FoveateError(Exception):
         self.part = part
         self.limit = limit
         self.actual = actual
+        self.limit_name = limit_name
         self.retry_after_seconds = retry_after_seconds
         self.spans: tuple[Span, ...] = ()
         """Where the time went until it failed, for the ledger of whoever waited."""
@@ -80,6 +82,7 @@ class FoveateError(Exception):
             self.part,
             self.limit,
             self.actual,
+            self.limit_name,
             self.retry_after_seconds,
         )
 
@@ -94,6 +97,7 @@ class ErrorRecord(msgspec.Struct, frozen=True):
     part: int | None = None
     limit: float | None = None
     actual: float | None = None
+    limit_name: str | None = None
     retry_after_seconds: float | None = None
 
     def error(self) -> FoveateError:
@@ -106,6 +110,7 @@ class ErrorRecord(msgspec.Struct, frozen=True):
             part=self.part,
             limit=self.limit,
             actual=self.actual,
+            limit_name=self.limit_name,
             retry_after_seconds=self.retry_after_seconds,
         )
 
@@ -184,6 +189,30 @@ class PromptInvalid(Refused):
     sentence = "The model's chat template does not accept these messages."
 
 
+class Unauthenticated(Refused):
+    """The request carries no API key, or none that is known here."""
+
+    code = "invalid_api_key"
+    kind = Kind.UNAUTHENTICATED
+    sentence = "This server needs an API key: send it as Authorization: Bearer KEY."
+
+
+class NotPermitted(Refused):
+    """The API key may not do this: use another tier, or the admin API."""
+
+    code = "not_permitted"
+    kind = Kind.FORBIDDEN
+    sentence = "This API key may not do that."
+
+
+class SettingsRefused(Refused):
+    """A reload found settings that cannot be used; the old ones stay. The text is for the operator who asked."""
+
+    code = "settings_refused"
+    kind = Kind.UNDECODABLE
+    sentence = "The settings cannot be used; the old ones stay."
+
+
 class BodyTooLarge(Refused):
     """The request body exceeds the server's limit."""
 
@@ -216,6 +245,36 @@ class ImageTooLarge(Refused):
     code = "image_too_large"
     kind = Kind.TOO_LARGE
     sentence = "The picture has more pixels than this server accepts."
+
+
+class TooManyVideos(Refused):
+    """More videos than one request may carry."""
+
+    code = "too_many_videos"
+    sentence = "The request has more videos than allowed."
+
+
+class TooManyFrames(Refused):
+    """A video or frame list has more frames than allowed, and is not made to fit."""
+
+    code = "too_many_frames"
+    sentence = "The video has more frames than allowed."
+
+
+class VideoTooLong(Refused):
+    """A video is longer than allowed."""
+
+    code = "video_too_long"
+    kind = Kind.TOO_LARGE
+    sentence = "The video is longer than allowed."
+
+
+class MediaTotalTooLarge(Refused):
+    """The media of one request are too much together: bytes, decoded pixels or visual tokens."""
+
+    code = "media_total_too_large"
+    kind = Kind.TOO_LARGE
+    sentence = "The media of this request are larger together than allowed."
 
 
 class ImageShapeRefused(Refused):
@@ -312,6 +371,14 @@ class QueueFull(Overloaded):
     code = "queue_full"
     kind = Kind.RATE
     sentence = "Too many requests are waiting. Try again shortly."
+
+
+class HouseFull(Overloaded):
+    """The server, or the tenant's share of it, has as much media under way as it may have."""
+
+    code = "media_capacity_full"
+    kind = Kind.RATE
+    sentence = "As much media is under way as allowed. Try again shortly."
 
 
 class ArenaFull(Overloaded):

@@ -68,10 +68,14 @@ class ImageOptions(msgspec.Struct, frozen=True, order=True):
 
     ``pixels_max`` (0: the model's own limit) is what ``detail: low`` lowers. ``several`` tells whether the prompt holds more than one
     picture, for the families that encode a picture differently then (LLaVA-OneVision); the adapter clears it for all others.
+    ``fit_width`` and ``fit_height`` (0: as it is) are the size that the decoded picture is scaled down to before the processor sees it,
+    because a budget says so; no adapter clears them.
     """
 
     pixels_max: int = 0
     several: bool = False
+    fit_width: int = 0
+    fit_height: int = 0
 
 
 class PreparedImage(msgspec.Struct, frozen=True):

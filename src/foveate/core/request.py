@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from foveate.core.budget import Caller
 from foveate.core.media import Detail, MediaRef
 
 Role = str
@@ -62,6 +63,7 @@ class Request(msgspec.Struct, frozen=True):
     """A validated request. Exactly one of ``turns`` (chat) and ``prompt`` (plain completion) is set.
 
     ``received_at`` is when the last byte of the body had arrived (monotonic seconds): time to first token counts from here.
+    ``caller`` says who asks, and carries the budget that holds for the whole request.
     ``sampling.tokens_max`` of 0 means "as much as fits the context".
     """
 
@@ -74,6 +76,7 @@ class Request(msgspec.Struct, frozen=True):
     prompt: str | None = None
     stream: bool = False
     include_usage: bool = False
+    caller: Caller = Caller()
 
     @property
     def images(self) -> list[ImagePart]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 
+from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
 from foveate.journey.port import Answer, BodyBuffer, Readiness, Service, Unpacked
@@ -30,6 +31,10 @@ class Deferred:
     def readiness(self) -> Readiness:
         """See the port."""
         return Readiness(False, "loading") if self._service is None else self._service.readiness()
+
+    def caller(self, key: str | None, tier: str | None) -> Caller:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().caller(key, tier)
 
     def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:
         """See the port. Raises EngineUnavailable while loading."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from foveate.caches.encoder import EncoderEntry
+from foveate.core.budget import Adjustment
 from foveate.core.media import Blob, ImageHeader, ImageOptions
 from foveate.core.request import ImagePart, Request
 from foveate.core.stages import Span
@@ -95,6 +96,7 @@ class Job:
     items: list[Item] = field(default_factory=list)
     inputs_ready_at: float = 0.0
     work: EngineWork | None = None
+    adjustments: list[Adjustment] = field(default_factory=list)
 
     def release(self) -> None:
         """Give back everything the request holds. Safe to call again."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
+from foveate.core.budget import Adjustment, Budget, Caller
 from foveate.core.errors import ErrorRecord, FoveateError
 from foveate.core.media import Blob
 from foveate.core.memory import Slot
@@ -51,6 +52,72 @@ class Unpacked(msgspec.Struct, frozen=True):
     hold: SlotHold | None = None
 
 
+class UrlTerms(msgspec.Struct, frozen=True):
+    """What a client may know of the URL policy. ``hosts`` is set when only listed hosts may be fetched from."""
+
+    schemes: tuple[str, ...]
+    ports: tuple[int, ...]
+    hosts: tuple[str, ...] | None = None
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The contract as ``GET /v1/budget`` publishes it: the caller's tier, accepted formats, what URLs may be."""
+
+    budget: Budget
+    tenant: str
+    image_formats: tuple[str, ...]
+    video_formats: tuple[str, ...]
+    urls: UrlTerms
+    body_bytes_max: int
+
+
+class ItemEstimate(msgspec.Struct, frozen=True):
+    """One medium's price. What is not known, because of ``error``, is None. ``cached``: its embeddings are in the encoder cache now."""
+
+    part: int
+    param: str
+    kind: Literal["image", "video"]
+    bytes: int | None = None
+    width: int | None = None
+    height: int | None = None
+    pixels: int | None = None
+    frames: int | None = None
+    seconds: float | None = None
+    visual_tokens: int | None = None
+    processor_cached: bool = False
+    encoder_cached: bool = False
+    error: ErrorRecord | None = None
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What a request would cost, found without decoding a pixel or running the model. Sums count what could be priced.
+
+    ``refusals`` is empty exactly when the request would be admitted.
+    """
+
+    admitted: bool
+    tier: str
+    bytes: int
+    pixels: int
+    frames: int
+    text_tokens: int
+    visual_tokens: int
+    processor_cache_hits: int
+    encoder_cache_hits: int
+    items: tuple[ItemEstimate, ...]
+    adjustments: tuple[Adjustment, ...]
+    refusals: tuple[ErrorRecord, ...]
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """What a reload did. ``restart_needed`` names settings that changed in the file but hold only after a restart."""
+
+    tiers: tuple[str, ...]
+    keys: int
+    changed: tuple[str, ...]
+    restart_needed: tuple[str, ...] = ()
+
+
 class BodyBuffer(Protocol):
     """A place in the arena that a request body is received into, chunk by chunk. Leaving the context gives it back."""
 
@@ -83,6 +150,10 @@ class Answer(Protocol):
         """Tokens so far; final after the last event."""
         ...
 
+    def adjustments(self) -> tuple[Adjustment, ...]:
+        """What was changed to make media fit the budget; final after :meth:`begin`."""
+        ...
+
 
 class Service(Protocol):
     """The server's inside, as the API sees it."""
@@ -95,6 +166,10 @@ class Service(Protocol):
 
     def readiness(self) -> Readiness:
         """Whether a request can be answered now."""
+        ...
+
+    def caller(self, key: str | None, tier: str | None) -> Caller:
+        """Tell who asks, from the API key and the tier that was asked for. Raises Unauthenticated, NotPermitted."""
         ...
 
     def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:

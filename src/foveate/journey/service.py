@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 
+from foveate.core.budget import Adjustment, Caller
 from foveate.core.clock import now
 from foveate.core.errors import ArenaFull, BodyTooLarge, DeadlineExceeded, Draining, FoveateError
 from foveate.core.request import Request
@@ -111,6 +112,10 @@ class JourneyAnswer:
             cached_tokens=counts.cached_tokens,
             images=counts.images,
         )
+
+    def adjustments(self) -> tuple[Adjustment, ...]:
+        """What was changed to make media fit the budget."""
+        return tuple(self._job.adjustments)
 
     def _note(self, event: EngineEvent) -> None:
         if isinstance(event, TokenEvent):
@@ -248,6 +253,10 @@ class Journey:
     def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
         """Note a request that was refused before it could be understood."""
         self.tools.observer.refused(request_id, received_at, error, now())
+
+    def caller(self, key: str | None, tier: str | None) -> Caller:
+        """Tell who asks."""
+        return Caller()
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""
