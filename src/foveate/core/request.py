@@ -19,7 +19,10 @@ class TextPart(msgspec.Struct, frozen=True, tag="text"):
 
 
 class ImagePart(msgspec.Struct, frozen=True, tag="image"):
-    """A picture. ``index`` counts the request's pictures in prompt order; ``param`` is its place in the body, for error answers."""
+    """A picture. ``index`` counts the request's media (pictures and videos) in prompt order; ``param`` is its place in the body.
+
+    Error answers and adjustments name a medium by these two.
+    """
 
     index: int
     param: str
@@ -28,7 +31,23 @@ class ImagePart(msgspec.Struct, frozen=True, tag="image"):
     uuid: str | None = None
 
 
-Part = TextPart | ImagePart
+class VideoPart(msgspec.Struct, frozen=True, tag="video"):
+    """A video, of which a bounded list of frames becomes pictures. ``index`` and ``param`` as in :class:`ImagePart`.
+
+    ``num_frames`` (1 or more) and ``fps`` (more than 0) ask for fewer frames than the caller's budget allows: ``num_frames`` lowers
+    ``max_video_frames``, ``fps`` samples that many frames a second instead of what the budget says. Neither can raise a limit.
+    """
+
+    index: int
+    param: str
+    ref: MediaRef
+    uuid: str | None = None
+    num_frames: int | None = None
+    fps: float | None = None
+
+
+MediaPart = ImagePart | VideoPart
+Part = TextPart | ImagePart | VideoPart
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -82,3 +101,13 @@ class Request(msgspec.Struct, frozen=True):
     def images(self) -> list[ImagePart]:
         """The pictures in prompt order."""
         return [part for turn in self.turns for part in turn.parts if isinstance(part, ImagePart)]
+
+    @property
+    def videos(self) -> list[VideoPart]:
+        """The videos in prompt order."""
+        return [part for turn in self.turns for part in turn.parts if isinstance(part, VideoPart)]
+
+    @property
+    def media(self) -> list[MediaPart]:
+        """Pictures and videos in prompt order."""
+        return [part for turn in self.turns for part in turn.parts if not isinstance(part, TextPart)]

@@ -7,7 +7,7 @@ header tells (step 4). A text request never waits here: it needs no media place.
 from __future__ import annotations
 
 from foveate.core.clock import now
-from foveate.core.errors import InvalidParameter, PromptTooLong, TooManyImages
+from foveate.core.errors import InvalidParameter, InvalidPart, PromptTooLong, TooManyImages
 from foveate.core.stages import Span
 from foveate.journey.job import Job
 from foveate.journey.tools import Tools
@@ -16,6 +16,8 @@ from foveate.journey.tools import Tools
 async def admit(job: Job, tools: Tools) -> None:
     """Render and count the prompt, then take a place. Raises TooManyImages, PromptInvalid, PromptTooLong."""
     request = job.request
+    if request.videos:
+        raise InvalidPart("This server takes no videos.", param=request.videos[0].param, part=request.videos[0].index)
     images = len(request.images)
     if images > tools.limits.images_max:
         raise TooManyImages(
