@@ -14,10 +14,13 @@ from starlette.responses import Response
 
 import foveate
 from foveate.api import convert, documentation, errors, replies
-from foveate.api.exchange import Exchange, Parse
+from foveate.api.callers import caller_of
+from foveate.api.exchange import Parse
 from foveate.api.gate import Gate
+from foveate.api.generation import Generation
 from foveate.api.invalid import refusal
 from foveate.api.schema import ChatRequest, CompletionRequest
+from foveate.core.budget import Caller
 from foveate.core.clock import wall
 from foveate.core.errors import FoveateError, ModelNotFound, RouteNotFound
 from foveate.core.request import Request as Asked
@@ -42,18 +45,20 @@ class Routes:
 
     async def chat_completions(self, request: Request) -> Response:
         """Answer a conversation that may hold pictures, at once or as a stream."""
-        return self._exchange(parser(ChatRequest, convert.chat), "chatcmpl")
+        return self._generation(parser(ChatRequest, convert.chat), "chatcmpl")
 
     async def completions(self, request: Request) -> Response:
         """Continue a text. For pictures use chat completions."""
-        return self._exchange(parser(CompletionRequest, convert.completion), "cmpl")
+        return self._generation(parser(CompletionRequest, convert.completion), "cmpl")
 
     async def models(self, request: Request) -> Response:
         """List the models that are served."""
+        self._caller(request)
         return _json(replies.ModelList([self._model(name) for name in self._service.models]))
 
     async def model(self, request: Request) -> Response:
         """Tell about one model."""
+        self._caller(request)
         name = request.path_params["model"]
         if name not in self._service.models:
             raise ModelNotFound(f"The model {name[:_SHOWN_CHARACTERS_MAX]!r} does not exist here.", param="model")
@@ -80,8 +85,12 @@ class Routes:
         """Tell the server's version."""
         return _json(replies.Version(foveate.__version__))
 
-    def _exchange(self, parse: Parse, prefix: str) -> Exchange:
-        return Exchange(self._service, self._gate, parse, prefix=prefix, body_seconds_max=self._body_seconds_max)
+    def _caller(self, request: Request) -> Caller:
+        headers = dict(request.scope["headers"])
+        return caller_of(self._service, lambda name: headers.get(name, b""))
+
+    def _generation(self, parse: Parse, prefix: str) -> Generation:
+        return Generation(self._service, self._gate, parse, prefix=prefix, body_seconds_max=self._body_seconds_max)
 
     def _model(self, name: str) -> replies.Model:
         return replies.Model(name, self._started, self._service.context_tokens_max)
@@ -157,7 +166,7 @@ def _json(reply: Any, *, status: int = 200) -> Response:
 
 
 def _error_reply(error: FoveateError, status: int, headers: list[tuple[bytes, bytes]]) -> Response:
-    reply = Response(errors.body(error), status, media_type="application/json")
+    reply = Response(errors.body(error, as_status=status), status, media_type="application/json")
     reply.raw_headers.extend(headers)
     return reply
 

@@ -24,6 +24,7 @@ from foveate.api.schema import (
     StreamOptions,
     TextContent,
 )
+from foveate.core.budget import Caller
 from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, UrlInvalid, UrlRefused
 from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, UrlRef
 from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn
@@ -43,6 +44,7 @@ class Arrival(msgspec.Struct, frozen=True):
     received_at: float
     models: tuple[str, ...]
     inline: int = 0
+    caller: Caller = Caller()
 
 
 def chat(body: ChatRequest, arrival: Arrival) -> Request:
@@ -66,6 +68,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
         turns=tuple(turns.turn(message, f"messages[{at}]") for at, message in enumerate(body.messages)),
         stream=bool(body.stream),
         include_usage=_include_usage(body),
+        caller=arrival.caller,
     )
 
 
@@ -82,6 +85,7 @@ def completion(body: CompletionRequest, arrival: Arrival) -> Request:
         prompt=body.prompt if isinstance(body.prompt, str) else body.prompt[0],
         stream=bool(body.stream),
         include_usage=_include_usage(body),
+        caller=arrival.caller,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -42,20 +42,26 @@ _TYPE: Final[dict[Kind, str]] = {
 }
 """OpenAI's ``type``; every kind that is not here is the client's doing: ``invalid_request_error``."""
 
+Part = TypeVar("Part", int, int | None)
+
 _CONTENT_PART: Final = re.compile(r"messages\[\d+\]\.content\[(\d+)\]")
 _RETRY_AFTER_SECONDS: Final = 1.0
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What went wrong. ``part``, ``limit`` and ``actual`` are additions to OpenAI's shape, present only when they are
-    known: the index of the offending content part, the limit that was exceeded, and by what.
+    """What went wrong. ``status`` repeats the HTTP status, for an error within a stream or an estimate, which has none of its own. The
+    others are additions to OpenAI's shape too, present only when they are known: ``part`` is the index of the offending content part in
+    its message, ``limit_name`` the limit that was exceeded (a field of ``/v1/budget``, or a setting), ``limit`` its value and ``actual``
+    what the request has.
     """
 
     message: str
     type: str
     param: str | None
     code: str
+    status: int
     part: int | msgspec.UnsetType = msgspec.UNSET
+    limit_name: str | msgspec.UnsetType = msgspec.UNSET
     limit: float | msgspec.UnsetType = msgspec.UNSET
     actual: float | msgspec.UnsetType = msgspec.UNSET
 
@@ -71,38 +77,40 @@ def status(error: FoveateError) -> int:
     return STATUS[error.kind]
 
 
-def body(error: FoveateError) -> bytes:
-    """Return the JSON body."""
-    return msgspec.json.encode(
-        ErrorReply(
-            ErrorBody(
-                message=error.public,
-                type=_TYPE.get(error.kind, "invalid_request_error"),
-                param=error.param,
-                code=error.code,
-                part=_part(error),
-                limit=msgspec.UNSET if error.limit is None else error.limit,
-                actual=msgspec.UNSET if error.actual is None else error.actual,
-            )
-        )
+def told(error: FoveateError, *, as_status: int | None = None) -> ErrorBody:
+    """Return what a client is told; ``as_status`` is the status where it is not the error's own (405)."""
+    part = part_of(error.param, error.part)
+    return ErrorBody(
+        message=error.public,
+        type=_TYPE.get(error.kind, "invalid_request_error"),
+        param=error.param,
+        code=error.code,
+        status=status(error) if as_status is None else as_status,
+        part=msgspec.UNSET if part is None else part,
+        limit_name=msgspec.UNSET if error.limit_name is None else error.limit_name,
+        limit=msgspec.UNSET if error.limit is None else error.limit,
+        actual=msgspec.UNSET if error.actual is None else error.actual,
     )
 
 
-def _part(error: FoveateError) -> int | msgspec.UnsetType:
-    """Return the content part's index in its message. ``param`` knows it best: to the journey a picture is the nth
-    picture.
-    """
-    place = _CONTENT_PART.match(error.param or "")
-    if place is not None:
-        return int(place.group(1))
-    return msgspec.UNSET if error.part is None else error.part
+def body(error: FoveateError, *, as_status: int | None = None) -> bytes:
+    """Return the JSON body; for ``as_status`` see :func:`told`."""
+    return msgspec.json.encode(ErrorReply(told(error, as_status=as_status)))
+
+
+def part_of(param: str | None, part: Part) -> int | Part:
+    """Return the index of a content part in its message. ``param`` knows it best: to the journey it is the request's nth medium."""
+    place = _CONTENT_PART.match(param or "")
+    return part if place is None else int(place.group(1))
 
 
 def headers(error: FoveateError) -> list[tuple[bytes, bytes]]:
-    """Return the headers that tell a client whether and when to try again."""
+    """Return the headers that tell a client whether and when to try again, and how to say who it is."""
     if error.kind in (Kind.RATE, Kind.UNAVAILABLE):
         seconds = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
         return [(b"retry-after", b"%d" % max(1, math.ceil(seconds)))]
+    if error.kind is Kind.UNAUTHENTICATED:
+        return [(b"www-authenticate", b"Bearer")]
     if STATUS[error.kind] >= 500 and not error.retryable:
         return [(b"x-should-retry", b"false")]
     return []

@@ -24,9 +24,12 @@ from foveate.api.replies import (
     CompletionLogprobs,
     Delta,
     FinishReason,
+    FoveateNote,
     TopLogprob,
+    adjustment_replies,
     usage_reply,
 )
+from foveate.core.budget import Adjustment
 from foveate.core.clock import wall
 from foveate.core.errors import EngineFailed
 from foveate.core.request import Request
@@ -88,8 +91,9 @@ class _Choice(Generic[_Logged]):
 class ChatRenderer:
     """Writes chat completions."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, adjustments: Sequence[Adjustment]) -> None:
         self._request = request
+        self._note = FoveateNote(adjustment_replies(adjustments)) if adjustments else msgspec.UNSET
         self._created = int(wall())
         self._choices: list[_Choice[msgspec.Raw]] = [_Choice() for _ in range(request.sampling.n)]
         self._with_logprobs = request.sampling.logprobs is not None
@@ -97,7 +101,8 @@ class ChatRenderer:
 
     def opening(self) -> list[ChatChunk]:
         delta = Delta(role="assistant", content="")
-        return [self._chunk(ChatChunkChoice(index, delta)) for index in range(self._request.sampling.n)]
+        first, *others = (self._chunk(ChatChunkChoice(index, delta)) for index in range(self._request.sampling.n))
+        return [msgspec.structs.replace(first, foveate=self._note), *others]
 
     def chunk(self, event: Event) -> ChatChunk | None:
         if isinstance(event, FinishEvent):
@@ -125,7 +130,8 @@ class ChatRenderer:
             )
             for index, choice in enumerate(self._choices)
         ]
-        return ChatCompletion(self._request.id, self._created, self._request.model, choices, usage_reply(usage))
+        id_, model = self._request.id, self._request.model
+        return ChatCompletion(id_, self._created, model, choices, usage_reply(usage), foveate=self._note)
 
     def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
         return ChatChunk(self._request.id, self._created, self._request.model, [choice], usage=self._no_usage)
@@ -207,6 +213,6 @@ def _encoded(step: TokenStep) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(_logged(step)))
 
 
-def renderer(request: Request) -> Renderer:
-    """Return the renderer for a request's kind."""
-    return ChatRenderer(request) if request.kind == "chat" else CompletionRenderer(request)
+def renderer(request: Request, adjustments: Sequence[Adjustment] = ()) -> Renderer:
+    """Return the renderer for a request's kind. ``adjustments`` are told with a chat's answer; a completion has no media."""
+    return ChatRenderer(request, adjustments) if request.kind == "chat" else CompletionRenderer(request)

@@ -3,15 +3,18 @@ document.
 
 The shapes are OpenAI's. Additions: ``usage.prompt_tokens_details.image_tokens`` (prompt tokens that are pictures) and
 ``.images`` (pictures that the model saw), and ``max_model_len`` of a model, as vLLM has it. ``finish_reason`` may be
-``abort``, as in vLLM, when the server gave up.
+``abort``, as in vLLM, when the server gave up. ``foveate`` is there only when something was changed to fit a budget.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from foveate.api.errors import part_of
+from foveate.core.budget import Adjustment
 from foveate.journey.port import Usage
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -85,8 +88,35 @@ class ChatChoice(msgspec.Struct, frozen=True):
     finish_reason: FinishReason
 
 
+class AdjustmentReply(msgspec.Struct, frozen=True):
+    """What was changed to make one medium fit: ``before`` and ``after`` are sizes or counts in words.
+
+    ``part`` is the content part's index in its message, ``limit_name`` a field of ``/v1/budget``.
+    """
+
+    part: int
+    param: str
+    limit_name: str
+    before: str
+    after: str
+
+
+class FoveateNote(msgspec.Struct, frozen=True):
+    """What this server has to add to an answer."""
+
+    adjustments: list[AdjustmentReply]
+
+
+def adjustment_replies(adjustments: Iterable[Adjustment]) -> list[AdjustmentReply]:
+    """Return adjustments as clients are told them."""
+    return [
+        AdjustmentReply(part_of(one.param, one.part), one.param, one.limit_name, one.before, one.after)
+        for one in adjustments
+    ]
+
+
 class ChatCompletion(msgspec.Struct, frozen=True):
-    """Answer of `POST /v1/chat/completions`."""
+    """Answer of `POST /v1/chat/completions`. ``foveate`` is there only if something was changed to fit the caller's budget."""
 
     id: str
     created: int
@@ -94,6 +124,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     choices: list[ChatChoice]
     usage: UsageReply
     object: Literal["chat.completion"] = "chat.completion"
+    foveate: FoveateNote | msgspec.UnsetType = msgspec.UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -114,7 +145,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
 class ChatChunk(msgspec.Struct, frozen=True):
     """One `data:` frame of a streamed chat completion. ``usage`` is there only if it was asked for: null, and set in
-    the last chunk.
+    the last chunk. ``foveate`` is there only in the first one, if something was changed to fit the caller's budget.
     """
 
     id: str
@@ -123,6 +154,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     choices: list[ChatChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: UsageReply | msgspec.UnsetType | None = msgspec.UNSET
+    foveate: FoveateNote | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):

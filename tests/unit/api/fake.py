@@ -11,7 +11,8 @@ from typing import Any
 from foveate.api.app import create_app
 from foveate.api.protocol import ConnectionLimits
 from foveate.api.server import HttpServer, bind
-from foveate.core.errors import FoveateError
+from foveate.core.budget import Adjustment, Budget, Caller
+from foveate.core.errors import FoveateError, NotPermitted, Unauthenticated
 from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
@@ -72,6 +73,9 @@ class FakeAnswer:
             if isinstance(step, TokenEvent | FinishEvent):
                 yield step
 
+    def adjustments(self) -> tuple[Adjustment, ...]:
+        return self._service.adjusted
+
     def usage(self) -> Usage:
         return Usage(prompt_tokens=20, completion_tokens=2, visual_tokens=12, cached_tokens=4, images=1)
 
@@ -105,10 +109,21 @@ class FakeService:
     open_buffers: int = 0
     open_blobs: int = 0
     open_answers: int = 0
+    callers: dict[str, Caller] = field(default_factory=dict)
+    """By key; empty: anyone may ask."""
+    adjusted: tuple[Adjustment, ...] = ()
     ended: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def caller(self, key: str | None, tier: str | None) -> Caller:
+        if self.callers and key not in self.callers:
+            raise Unauthenticated
+        caller = self.callers.get(key or "", Caller())
+        if tier is not None and not caller.admin:
+            raise NotPermitted(param="X-Foveate-Tier")
+        return caller if tier is None else Caller(caller.tenant, Budget(tier=tier), caller.admin)
 
     def readiness(self) -> Readiness:
         return self.ready

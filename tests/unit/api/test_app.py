@@ -56,7 +56,8 @@ async def test_router_refusals(method: str, path: str, status: int) -> None:
     async with client(FakeService()) as http:
         reply = await http.request(method, path)
     assert reply.status_code == status
-    assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+    assert set(reply.json()["error"]) == {"message", "type", "param", "code", "status"}
+    assert reply.json()["error"]["status"] == status
     assert reply.json()["error"]["code"] == "not_found"
     assert ("allow" in reply.headers) == (status == 405)
 
@@ -77,7 +78,7 @@ async def test_document() -> None:
     answers = document["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"}
     assert "default" in answers
-    assert {"message", "type", "param", "code"} <= set(schemas["ErrorBody"]["properties"])
+    assert {"message", "type", "param", "code", "status", "limit_name"} <= set(schemas["ErrorBody"]["properties"])
     assert "`guided_json`" in document["info"]["description"]
     for reference in _references(document):
         assert reference.removeprefix("#/components/schemas/") in schemas
@@ -99,7 +100,7 @@ async def test_an_unexpected_failure_says_nothing_of_the_inside(caplog: pytest.L
     assert reply.status_code == 500
     assert reply.json()["error"] == {
         "message": "The server failed to answer this request.", "type": "server_error",
-        "param": None, "code": "internal_error",
+        "param": None, "code": "internal_error", "status": 500,
     }  # fmt: skip
     assert reply.headers["x-should-retry"] == "false"
     traces = [record for record in caplog.records if record.exc_info]

@@ -27,13 +27,16 @@ def test_every_class(kind: type[FoveateError]) -> None:
     status = errors.status(error)
     body = json.loads(errors.body(error))
     assert body == {
-        "error": {"message": kind.sentence, "type": body["error"]["type"], "param": "messages[0]", "code": kind.code}
-    }
+        "error": {
+            "message": kind.sentence, "type": body["error"]["type"], "param": "messages[0]", "code": kind.code, "status": status,
+        }
+    }  # fmt: skip
     headers = dict(errors.headers(error))
     if issubclass(kind, Refused):
         assert 400 <= status < 500
-        assert body["error"]["type"] == "invalid_request_error"
-        assert headers == {}
+        types = {401: "authentication_error", 403: "permission_error"}
+        assert body["error"]["type"] == types.get(status, "invalid_request_error")
+        assert headers == ({b"www-authenticate": b"Bearer"} if status == 401 else {})
     elif issubclass(kind, Overloaded):
         assert status in (429, 503)
         assert headers == {b"retry-after": b"1"}
@@ -49,10 +52,10 @@ def test_every_kind_has_one_status() -> None:
 
 
 def test_what_is_known_of_a_limit_is_told() -> None:
-    body = json.loads(errors.body(MediaTooLarge("Too large.", param="p", part=3, limit=10, actual=11.5)))
-    assert body["error"] == {
-        "message": "Too large.", "type": "invalid_request_error", "param": "p", "code": "media_too_large",
-        "part": 3, "limit": 10, "actual": 11.5,
+    error = MediaTooLarge("Too large.", param="p", part=3, limit_name="max_item_bytes", limit=10, actual=11.5)
+    assert json.loads(errors.body(error))["error"] == {
+        "message": "Too large.", "type": "invalid_request_error", "param": "p", "code": "media_too_large", "status": 413,
+        "part": 3, "limit_name": "max_item_bytes", "limit": 10, "actual": 11.5,
     }  # fmt: skip
 
 

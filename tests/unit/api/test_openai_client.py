@@ -11,6 +11,7 @@ import openai
 import pytest
 from tests.unit.api.fake import FakeService, chat, finish, serving, token
 
+from foveate.core.budget import Adjustment
 from foveate.core.errors import (
     EncodeFailed,
     EngineFailed,
@@ -158,3 +159,34 @@ async def test_the_body_of_the_tests_is_a_request() -> None:
     async with asking(FakeService(script=[finish()])) as client:
         answer = await client.chat.completions.create(**chat())
     assert answer.choices[0].message.content == ""
+
+
+FITTED = Adjustment(0, "messages[1].content[1].image_url.url", "max_image_width", "4000x3000", "2048x1536")
+
+
+async def test_what_was_changed_to_fit_is_told() -> None:
+    told = {"adjustments": [{
+        "part": 1, "param": "messages[1].content[1].image_url.url", "limit_name": "max_image_width",
+        "before": "4000x3000", "after": "2048x1536",
+    }]}  # fmt: skip
+    async with asking(FakeService(adjusted=(FITTED,))) as client:
+        raw = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
+        assert raw.headers["x-foveate-adjusted"] == "1"
+        answer = raw.parse()
+        assert answer.model_extra == {"foveate": told}
+        assert answer.choices[0].message.content == "Hello"
+        stream = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES, stream=True, n=2)
+        assert stream.headers["x-foveate-adjusted"] == "1"
+        chunks = [chunk async for chunk in stream.parse()]
+    assert chunks[0].model_extra == {"foveate": told}
+    assert all(not chunk.model_extra for chunk in chunks[1:])
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello"
+
+
+async def test_nothing_is_said_where_nothing_was_changed() -> None:
+    async with asking(FakeService()) as client:
+        raw = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
+        assert "x-foveate-adjusted" not in raw.headers
+        assert raw.parse().model_extra == {}
+        stream = await client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        assert not [chunk async for chunk in stream if chunk.model_extra]
