@@ -78,7 +78,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         prompt_side = await _load(files, media, engine, scope)
         text = TextWork(prompt_side)
         scope.callback(text.close)
-        fetcher = Fetcher(policy, user_agent=_user_agent(settings), limits=_fetch_limits(settings))
+        fetcher = Fetcher(user_agent=_user_agent(settings), limits=_fetch_limits(settings))
         scope.push_async_callback(fetcher.aclose)
         tools = Tools(
             limits=_limits(settings),
@@ -199,7 +199,6 @@ def _fetch_limits(settings: Settings) -> FetchLimits:
         total_seconds_max=fetch.total_seconds,
         connect_seconds_max=fetch.connect_seconds,
         read_seconds_max=fetch.read_seconds,
-        redirects_max=fetch.redirects_max,
         transfers_max=fetch.concurrency_max,
         transfers_per_host_max=fetch.per_host_max,
     )
@@ -219,6 +218,7 @@ def _limits(settings: Settings) -> Limits:
         inline_bytes_min=settings.server.inline_bytes_min,
         request_seconds_max=settings.server.request_seconds_max,
         fetch_seconds_max=settings.fetch.total_seconds,
+        redirects_max=settings.fetch.redirects_max,
         item_seconds_max=settings.server.request_seconds_max,
         answer_tokens_default=settings.limits.answer_tokens_default,
     )

@@ -81,7 +81,13 @@ async def _transfer(url: MediaUrl, tools: Tools) -> Got:
     outcome: FetchOutcome = "cancelled"
     try:
         with ArenaSink(tools.arena, tools.limits.item_bytes_max, take=partial(take, tools)) as sink:
-            fetched = await tools.fetcher.fetch(url, sink, deadline=now() + tools.limits.fetch_seconds_max)
+            fetched = await tools.fetcher.fetch(
+                url,
+                sink,
+                policy=tools.policy,
+                redirects_max=tools.limits.redirects_max,
+                deadline=now() + tools.limits.fetch_seconds_max,
+            )
             got = Got(sink.take(), fetched.digest)
         outcome = "fetched"
     except FoveateError as error:

@@ -34,6 +34,7 @@ class Limits:
     inline_bytes_min: int
     request_seconds_max: float
     fetch_seconds_max: float
+    redirects_max: int
     item_seconds_max: float
     answer_tokens_default: int
     detail_low_pixels: int = 512 * 512

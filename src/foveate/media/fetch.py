@@ -13,6 +13,7 @@ import asyncio
 import http
 import logging
 import ssl
+from dataclasses import dataclass, field
 from typing import Final
 
 import aiohttp
@@ -44,7 +45,6 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
     total_seconds_max: float = 30.0
     connect_seconds_max: float = 5.0
     read_seconds_max: float = 10.0
-    redirects_max: int = 5
     transfers_max: int = 64
     transfers_per_host_max: int = 16
     waiting_max: int = 4096
@@ -52,12 +52,32 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fetched(msgspec.Struct, frozen=True):
     """What came: ``digest`` is the hexadecimal BLAKE3 hash of the ``size`` bytes, ``final_host`` the host after
-    redirects.
+    ``redirects`` redirects, ``seconds`` how long all of it took, its wait for a place included.
     """
 
     digest: str
     size: int
     final_host: str
+    redirects: int
+    seconds: float
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """What a body came to."""
+
+    digest: str
+    size: int
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One call of :meth:`Fetcher.fetch` on its way from hop to hop."""
+
+    sink: Sink
+    policy: UrlPolicy
+    redirects_max: int
+    redirects: int = 0
+    progress: Progress = field(default_factory=Progress)
 
 
 class Fetcher:
@@ -65,14 +85,12 @@ class Fetcher:
 
     def __init__(
         self,
-        policy: UrlPolicy,
         *,
         user_agent: str,
         limits: FetchLimits | None = None,
         resolver: Resolver | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._policy = policy
         self._limits = limits or FetchLimits()
         self._resolver = resolver or SystemResolver()
         self._transport = Transport(
@@ -88,71 +106,85 @@ class Fetcher:
         )
 
     async def fetch(
-        self, url: MediaUrl | str, sink: Sink, *, deadline: float, param: str | None = None, part: int | None = None
+        self,
+        url: MediaUrl | str,
+        sink: Sink,
+        *,
+        policy: UrlPolicy,
+        redirects_max: int,
+        deadline: float,
+        param: str | None = None,
+        part: int | None = None,
     ) -> Fetched:
         """Stream the body behind ``url`` into ``sink`` by ``deadline`` (monotonic seconds).
+
+        ``policy`` judges every hop; it comes with the call because an operator may replace it while the server runs.
 
         Raises UrlInvalid, UrlRefused (at any hop), FetchRejected (the origin refuses: permanent), FetchFailed (5xx,
         408, 429, broken, not reachable), FetchTimeout, QueueFull, and whatever the sink raises (MediaTooLarge).
         ``param`` and ``part`` go into the error.
         """
-        progress = Progress()
+        walk = _Walk(sink, policy, redirects_max)
+        started = now()
         try:
             try:
-                async with asyncio.timeout(min(deadline - now(), self._limits.total_seconds_max)):
-                    parsed = self._policy.parse(url) if isinstance(url, str) else url
-                    return await self._follow(parsed, sink, progress)
+                async with asyncio.timeout(min(deadline - started, self._limits.total_seconds_max)):
+                    parsed = policy.parse(url) if isinstance(url, str) else url
+                    last, body = await self._follow(parsed, walk)
             except TimeoutError:
-                raise too_slow(progress) from None
+                raise too_slow(walk.progress) from None
         except FoveateError as error:
             error.param = error.param or param
             error.part = part if error.part is None else error.part
             raise
+        return Fetched(body.digest, body.size, last.host, walk.redirects, now() - started)
 
     async def aclose(self) -> None:
         """Close every connection and give the resolver's threads back. No transfer may be running."""
         await self._transport.aclose()
         await self._resolver.aclose()
 
-    async def _follow(self, url: MediaUrl, sink: Sink, progress: Progress) -> Fetched:
+    async def _follow(self, url: MediaUrl, walk: _Walk) -> tuple[MediaUrl, _Body]:
         retried = False
         seen = {(url.scheme, url.authority, url.target)}
         while True:
-            progress.where = str(url)
+            walk.progress.where = str(url)
             try:
-                result = await self._hop(url, sink, progress)
+                result = await self._hop(url, walk)
             except Broken as broken:
                 if retried:
                     raise broken.error from None
                 retried = True
                 log.info("media fetch broke, trying once more: %s", broken.error)
-                sink.reset()
-                progress.doing = "recovering from a broken connection"
+                walk.sink.reset()
+                walk.progress.doing = "recovering from a broken connection"
                 await asyncio.sleep(RETRY_PAUSE_SECONDS)
                 continue
-            if isinstance(result, Fetched):
-                return result
-            url = self._policy.follow(url, result)
+            if isinstance(result, _Body):
+                return url, result
+            url = walk.policy.follow(url, result)
             place = (url.scheme, url.authority, url.target)
-            if place in seen or len(seen) > self._limits.redirects_max:
-                raise FetchRejected("The media could not be fetched: its origin redirects too often.", detail=str(url))
+            if place in seen or walk.redirects >= walk.redirects_max:
+                raise _redirects_too_often(url, walk)
+            walk.redirects += 1
             seen.add(place)
 
-    async def _hop(self, url: MediaUrl, sink: Sink, progress: Progress) -> Fetched | str:
+    async def _hop(self, url: MediaUrl, walk: _Walk) -> _Body | str:
         """One request. Returns the body's facts, or the Location of a redirect."""
+        progress = walk.progress
         progress.doing = "waiting for other downloads to end"
         async with self._gates.place(url.host):
             progress.doing = "resolving its host name"
-            addresses = await self._addresses(url)
+            addresses = await self._addresses(url, walk.policy)
             progress.doing = "waiting for its origin to answer"
             async with self._transport.answer(url, addresses, progress) as response:
                 if response.status in REDIRECTS and "Location" in response.headers:
                     return response.headers["Location"]
                 _check_status(response, url)
                 progress.doing = "receiving it"
-                return await _stream(response, sink, url)
+                return await _stream(response, walk.sink, url)
 
-    async def _addresses(self, url: MediaUrl) -> list[IpAddress]:
+    async def _addresses(self, url: MediaUrl, policy: UrlPolicy) -> list[IpAddress]:
         """Resolve once; refuse the URL when any of the answers is refused."""
         if url.address is not None:
             addresses = [url.address]
@@ -165,8 +197,18 @@ class Fetcher:
         if not addresses:
             raise FetchFailed("The media could not be fetched: its host name has no address.", detail=url.host)
         for address in addresses:
-            self._policy.check_address(url, address)
+            policy.check_address(url, address)
         return addresses[:ADDRESSES_TRIED_MAX]
+
+
+def _redirects_too_often(url: MediaUrl, walk: _Walk) -> FetchRejected:
+    return FetchRejected(
+        "The media could not be fetched: its origin redirects too often.",
+        detail=str(url),
+        limit_name="max_redirects",
+        limit=walk.redirects_max,
+        actual=walk.redirects + 1,
+    )
 
 
 def _check_status(response: aiohttp.ClientResponse, url: MediaUrl) -> None:
@@ -191,7 +233,7 @@ def _check_status(response: aiohttp.ClientResponse, url: MediaUrl) -> None:
     raise FetchRejected(public, detail=detail)
 
 
-async def _stream(response: aiohttp.ClientResponse, sink: Sink, url: MediaUrl) -> Fetched:
+async def _stream(response: aiohttp.ClientResponse, sink: Sink, url: MediaUrl) -> _Body:
     digest, size = blake3(), 0
     sink.open(response.content_length)
     async for chunk in response.content.iter_any():
@@ -200,4 +242,4 @@ async def _stream(response: aiohttp.ClientResponse, sink: Sink, url: MediaUrl) -
         size += len(chunk)
     if size == 0:
         raise FetchRejected("The media could not be fetched: its origin answered with an empty body.", detail=str(url))
-    return Fetched(digest.hexdigest(), size, url.host)
+    return _Body(digest.hexdigest(), size)

@@ -148,14 +148,31 @@ class Names:
         pass
 
 
+class Bound:
+    """A fetcher with the policy that a test calls it with."""
+
+    def __init__(self, fetcher: Fetcher, policy: UrlPolicy, redirects_max: int) -> None:
+        self.fetcher, self.policy, self.redirects_max = fetcher, policy, redirects_max
+
+    async def fetch(self, url: str, sink: Buffer, **options: object) -> Fetched:
+        return await self.fetcher.fetch(
+            url,
+            sink,
+            policy=self.policy,
+            redirects_max=self.redirects_max,
+            **options,  # type: ignore[arg-type]
+        )
+
+
 @asynccontextmanager
 async def fetcher_for(
     *sites: Site,
     names: Names | None = None,
     limits: FetchLimits | None = None,
     tls: ssl.SSLContext | None = None,
+    redirects_max: int = 5,
     **policy: object,
-) -> AsyncIterator[Fetcher]:
+) -> AsyncIterator[Bound]:
     settings = {
         "http_allowed": True,
         "private_networks": ["127.0.0.0/8"],
@@ -163,7 +180,6 @@ async def fetcher_for(
         **policy,
     }
     fetcher = Fetcher(
-        UrlPolicy.of(**settings),  # type: ignore[arg-type]
         user_agent="foveate-test/1.0 (+https://example.org)",
         limits=limits or FetchLimits(total_seconds_max=20, read_seconds_max=5),
         resolver=names,
@@ -171,7 +187,7 @@ async def fetcher_for(
         tls=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
     )
     try:
-        yield fetcher
+        yield Bound(fetcher, UrlPolicy.of(**settings), redirects_max)  # type: ignore[arg-type]
     finally:
         await fetcher.aclose()
 
@@ -196,7 +212,8 @@ async def test_streams_the_body_into_the_sink_and_hashes_it() -> None:
         sink = Buffer()
         fetched = await get(site, sink=sink)
     assert bytes(sink.data) == BODY
-    assert fetched == Fetched(blake3(BODY).hexdigest(), len(BODY), "127.0.0.1")
+    assert fetched == Fetched(blake3(BODY).hexdigest(), len(BODY), "127.0.0.1", 0, fetched.seconds)
+    assert 0 < fetched.seconds < 20
     assert sink.hints == [len(BODY)]
     assert len(site.heads) == 1
 
@@ -305,7 +322,8 @@ async def test_an_unknown_name_is_a_failed_fetch() -> None:
 )
 async def test_follows_ordinary_redirects(location: str) -> None:
     async with Site(redirecting(location)) as site:
-        assert (await get(site)).size == len(BODY)
+        fetched = await get(site)
+    assert (fetched.size, fetched.redirects) == (len(BODY), 1)
     assert len(site.heads) == 2
 
 
@@ -336,9 +354,10 @@ async def test_every_hop_passes_the_whole_policy(location: str) -> None:
 
 async def test_redirects_end() -> None:
     async with Site(redirecting(*[f"/{step}" for step in range(20)])) as site:
-        error = await refused(site, FetchRejected)
+        error = await refused(site, FetchRejected, redirects_max=4)
         assert "redirects" in error.public
-        assert len(site.heads) == FetchLimits().redirects_max + 1
+        assert (error.limit_name, error.limit, error.actual) == ("max_redirects", 4, 5)
+        assert len(site.heads) == 5
     async with Site(redirecting("/b", "/a.png", "/b")) as site:
         await refused(site, FetchRejected)
         assert len(site.heads) == 2
@@ -543,7 +562,7 @@ async def test_too_many_waiting_is_told_at_once() -> None:
         assert all(
             isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*tasks, return_exceptions=True)
         )
-        assert fetcher._gates.hosts == 0
+        assert fetcher.fetcher._gates.hosts == 0
 
 
 async def test_cancelling_ends_the_transfer_at_the_origin() -> None:
