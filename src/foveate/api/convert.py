@@ -20,14 +20,21 @@ from foveate.api.schema import (
     Generation,
     ImageContent,
     ImageUrl,
+    InputVideo,
+    InputVideoContent,
+    MediaIo,
     Message,
     StreamOptions,
     TextContent,
+    VideoContent,
+    VideoSampling,
+    VideoUrl,
 )
 from foveate.core.budget import Caller
 from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, UrlInvalid, UrlRefused
+from foveate.core.limits import SCHEME_CHARACTERS_MAX
 from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, UrlRef
-from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn
+from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn, VideoPart
 
 _COMPLETION_TOKENS_DEFAULT: Final = 16
 _SCHEME: Final = re.compile(r"^\s*([A-Za-z][A-Za-z0-9+.-]*):")
@@ -56,7 +63,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
     limits = {limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None}
     if len(limits) > 1:
         raise InvalidParameter("max_tokens and max_completion_tokens differ; give one of them.", param="max_tokens")
-    turns = _Turns(arrival.inline)
+    turns = _Turns(arrival.inline, _video_sampling(body))
     return Request(
         id=arrival.id,
         model=_model(body, arrival),
@@ -138,13 +145,26 @@ def _sampling(body: Generation, *, tokens_max: int, logprobs: int | None) -> Sam
     )
 
 
-class _Turns:
-    """Converts messages in order, counting the pictures of the request."""
+def _video_sampling(body: ChatRequest) -> VideoSampling:
+    given = body.media_io_kwargs
+    if given is None:
+        return VideoSampling()
+    at = "media_io_kwargs."
+    parameters.check_extras(given.model_extra, parameters.MEDIA_IO, own=MediaIo.model_fields, at=at)
+    if given.video is None:
+        return VideoSampling()
+    parameters.check_extras(given.video.model_extra, {}, own=VideoSampling.model_fields, at=f"{at}video.")
+    return given.video
 
-    def __init__(self, inline: int) -> None:
+
+class _Turns:
+    """Converts messages in order, counting the media of the request. ``video`` holds for videos that do not say otherwise."""
+
+    def __init__(self, inline: int, video: VideoSampling) -> None:
         self._inline = inline
         self._inline_seen: set[int] = set()
-        self._images = 0
+        self._video = video
+        self._media = 0
 
     def turn(self, message: Message, at: str) -> Turn:
         if message.model_extra:
@@ -161,7 +181,13 @@ class _Turns:
             where = f"{at}.content[{index}]"
             if part.model_extra:
                 parameters.check_extras(part.model_extra, parameters.PART, own=type(part).model_fields, at=f"{where}.")
-            parts.append(TextPart(part.text) if isinstance(part, TextContent) else self._image(part, where, index))
+            if isinstance(part, TextContent):
+                parts.append(TextPart(part.text))
+                continue
+            parts.append(
+                self._image(part, where, index) if isinstance(part, ImageContent) else self._clip(part, where, index)
+            )
+            self._media += 1
         return Turn(role, tuple(parts))
 
     def _image(self, part: ImageContent, where: str, index: int) -> ImagePart:
@@ -176,9 +202,37 @@ class _Turns:
             url = part.image_url.url
         else:
             url = part.image_url
-        image = ImagePart(self._images, param, self._reference(url, param, index), detail, part.uuid)
-        self._images += 1
-        return image
+        return ImagePart(self._media, param, self._reference(url, param, index), detail, part.uuid)
+
+    def _clip(self, part: VideoContent | InputVideoContent, where: str, index: int) -> VideoPart:
+        sampling = self._video
+        param = f"{where}.{part.type}"
+        if isinstance(part, InputVideoContent):
+            sampling = part.input_video
+            parameters.check_extras(
+                sampling.model_extra, parameters.INPUT_VIDEO, own=InputVideo.model_fields, at=f"{param}."
+            )
+            param += ".data"
+            url = part.input_video.data
+            if ":" not in url[:SCHEME_CHARACTERS_MAX]:
+                url = f"data:;base64,{url}"
+        elif isinstance(part.video_url, VideoUrl):
+            sampling = part.video_url
+            parameters.check_extras(
+                sampling.model_extra, parameters.VIDEO_URL, own=VideoUrl.model_fields, at=f"{param}."
+            )
+            param += ".url"
+            url = part.video_url.url
+        else:
+            url = part.video_url
+        return VideoPart(
+            self._media,
+            param,
+            self._reference(url, param, index),
+            part.uuid,
+            num_frames=sampling.num_frames or self._video.num_frames,
+            fps=sampling.fps or self._video.fps,
+        )
 
     def _reference(self, url: str, param: str, index: int) -> MediaRef:
         match = _SCHEME.match(url)
@@ -190,8 +244,9 @@ class _Turns:
         if scheme == "inline" and self._inline:
             return self._inline_reference(url, param, index)
         if _BASE64_START.match(url):
+            kind = "video/mp4" if ".video_url" in param else "image/jpeg"
             raise DataUrlInvalid(
-                f"{param} looks like bare base64; write data:image/jpeg;base64, before it.", param=param, part=index
+                f"{param} looks like bare base64; write data:{kind};base64, before it.", param=param, part=index
             )
         if not scheme:
             raise UrlInvalid(f"{param} is not a URL: it has no scheme.", param=param, part=index)

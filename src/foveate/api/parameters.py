@@ -139,6 +139,16 @@ PART: Final[Mapping[str, Accepts]] = {"cache_control": _always}
 IMAGE_URL: Final[Mapping[str, Accepts]] = {}
 """Fields of an ``image_url`` object beside its own."""
 
+VIDEO_URL: Final[Mapping[str, Accepts]] = {}
+"""Fields of a ``video_url`` object beside its own."""
+
+# The bytes tell the format.
+INPUT_VIDEO: Final[Mapping[str, Accepts]] = {"format": _always}
+"""Fields of an ``input_video`` object beside its own."""
+
+MEDIA_IO: Final[Mapping[str, Accepts]] = {"image": _empty, "audio": _empty}
+"""Fields of ``media_io_kwargs`` beside ``video``."""
+
 
 def check_extras(
     extras: Mapping[str, Any] | None, table: Mapping[str, Accepts], *, own: Iterable[str], at: str = ""

@@ -39,7 +39,12 @@ def _string_or_object(value: Any) -> str | None:
 
 def _part_type(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return f"{TAG_MARK}{kind}" if kind in ("text", "image_url") else None
+    return f"{TAG_MARK}{kind}" if kind in ("text", "image_url", "video_url", "input_video") else None
+
+
+def _allowed(value: Any) -> Any:
+    """vLLM's clients write -1 for "as many as there are"; here that is as many as the budget allows."""
+    return None if value == -1 and not isinstance(value, bool) else value
 
 
 def _lower(value: Any) -> Any:
@@ -71,6 +76,17 @@ class TextContent(_Open):
     text: str
 
 
+Uuid = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=UUID_CHARACTERS_MAX,
+        description="The client's own name for exactly these bytes: used for other bytes later, it is refused (409). "
+        "The picture or video must still be sent.",
+    ),
+]
+
+
 class ImageContent(_Open):
     """A picture, in any role, at its place among the text."""
 
@@ -83,13 +99,59 @@ class ImageContent(_Open):
             custom_error_message="should be an object with a url, or a URL",
         ),
     ]
-    uuid: str | None = Field(
-        None,
-        min_length=1,
-        max_length=UUID_CHARACTERS_MAX,
-        description="The client's own name for exactly this picture's bytes: used for other bytes later, it is refused (409). "
-        "The picture must still be sent.",
+    uuid: Uuid = None
+
+
+class VideoSampling(_Open):
+    """How many frames to take of a video. The caller's budget holds whatever stands here: these can only lower it."""
+
+    num_frames: Annotated[Annotated[int, Field(ge=1, le=TOKENS_MAX)] | None, BeforeValidator(_allowed)] = Field(
+        None, description="At most so many frames. Null and -1: as many as the budget allows."
     )
+    fps: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_allowed)] = Field(
+        None, description="So many frames a second, of those that the budget allows. Null and -1: as the budget says."
+    )
+
+
+class VideoUrl(VideoSampling):
+    """A video's address."""
+
+    url: str = Field(min_length=1, description="`https:`, `http:` or `data:…;base64,` URL.")
+
+
+class VideoContent(_Open):
+    """A video, at its place among the text."""
+
+    type: Literal["video_url"]
+    video_url: Annotated[
+        Annotated[VideoUrl, Tag("$object")] | Annotated[str, Field(min_length=1), Tag("$string")],
+        Discriminator(
+            _string_or_object,
+            custom_error_type="shape",
+            custom_error_message="should be an object with a url, or a URL",
+        ),
+    ]
+    uuid: Uuid = None
+
+
+class InputVideo(VideoSampling):
+    """A video in the request itself."""
+
+    data: str = Field(min_length=1, description="Base64, with or without `data:…;base64,` before it, or a URL.")
+
+
+class InputVideoContent(_Open):
+    """A video in the request itself, at its place among the text."""
+
+    type: Literal["input_video"]
+    input_video: InputVideo
+    uuid: Uuid = None
+
+
+class MediaIo(_Open):
+    """vLLM's place for what concerns all media of a request. What a part says itself counts before it."""
+
+    video: VideoSampling | None = None
 
 
 Content = Annotated[
@@ -97,11 +159,14 @@ Content = Annotated[
     | Annotated[
         list[
             Annotated[
-                Annotated[TextContent, Tag("$text")] | Annotated[ImageContent, Tag("$image_url")],
+                Annotated[TextContent, Tag("$text")]
+                | Annotated[ImageContent, Tag("$image_url")]
+                | Annotated[VideoContent, Tag("$video_url")]
+                | Annotated[InputVideoContent, Tag("$input_video")],
                 Discriminator(
                     _part_type,
                     custom_error_type="shape",
-                    custom_error_message="should be an object whose type is text or image_url",
+                    custom_error_message="should be an object whose type is text, image_url, video_url or input_video",
                 ),
             ]
         ],
@@ -165,6 +230,7 @@ class ChatRequest(Generation):
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: int | None = Field(None, ge=1, le=TOKENS_MAX, description="The same as `max_tokens`.")
+    media_io_kwargs: MediaIo | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
 

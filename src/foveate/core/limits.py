@@ -6,3 +6,6 @@ from typing import Final
 
 SKELETON_BYTES_MAX: Final = 1024 * 1024
 """What a request body may hold besides its pictures. The gateway parses that much at once, and must not be held up by it."""
+
+SCHEME_CHARACTERS_MAX: Final = 64
+"""A media URL's scheme ends within this many characters. What has no colon there is bare base64, where that is accepted."""

@@ -138,10 +138,11 @@ def test_recorded_data_urls_go_to_the_journey_or_are_refused(line: bytes) -> Non
         assert parsed(body).images[0].ref == DataRef(case["url"])
 
 
-@pytest.mark.parametrize("kind", ["image", "input_image", "video_url", "input_audio", "refusal", "", None, 5, "TEXT"])
+@pytest.mark.parametrize("kind", ["image", "input_image", "video", "input_audio", "refusal", "", None, 5, "TEXT"])
 def test_unknown_part_types_are_named_by_place(kind: Any) -> None:
     error = refusal_of(with_parts({"type": "text", "text": "x"}, {"type": kind, "text": "x"}))
     assert isinstance(error, InvalidPart)
+    assert all(name in error.public for name in ("text", "image_url", "video_url", "input_video"))
     assert (error.param, error.part) == ("messages[0].content[1]", 1)
 
 

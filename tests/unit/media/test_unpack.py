@@ -51,6 +51,35 @@ def test_takes_pictures_out_in_order_and_leaves_the_rest_alone() -> None:
     assert skeleton == expected
 
 
+def test_takes_videos_out_in_all_their_forms() -> None:
+    bare = base64.b64encode(b"four").decode()
+    shapes = [
+        {"type": "video_url", "video_url": {"url": data_url(b"one")}},
+        {"type": "video_url", "video_url": data_url(b"two")},
+        {"type": "input_video", "input_video": {"data": data_url(b"three")}},
+        {"type": "input_video", "input_video": {"data": bare}},
+        {"type": "input_video", "input_video": {"data": "https://h/x"}},
+        {"type": "input_video", "input_video": {"data": "inline:0"}},
+        {"type": "input_video", "input_video": {"data": "bare!"}},
+        {"type": "input_video", "input_video": bare},
+    ]
+    result, skeleton, out = run(body_of(*shapes))
+    assert taken(result, out) == [b"one", b"two", b"three", b"four"]
+    errors = [blob.error() for blob in result.blobs if isinstance(blob, ErrorRecord)]
+    assert [type(error) for error in errors] == [UrlRefused, DataUrlInvalid]
+    parts = skeleton["messages"][0]["content"]
+    assert [part[part["type"]] for part in parts] == [
+        {"url": "inline:0"},
+        "inline:1",
+        {"data": "inline:2"},
+        {"data": "inline:3"},
+        {"data": "https://h/x"},
+        {"data": "inline:4"},
+        {"data": "inline:5"},
+        bare,
+    ]
+
+
 def test_takes_the_string_form_and_every_nested_place() -> None:
     body = {
         "messages": [
