@@ -18,14 +18,15 @@ from foveate.caches.single_flight import SingleFlight
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
-from foveate.journey.job import Got, Made
+from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.places import Places
+from foveate.journey.rules import LiveRules, Rules
 from foveate.journey.service import Journey
 from foveate.journey.text import TextWork
 from foveate.journey.tools import Limits, Tools
 from foveate.journey.warm import warm
 from foveate.media.fetch import Fetcher, FetchLimits
-from foveate.media.policy import MediaUrl, UrlPolicy
+from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
@@ -38,7 +39,7 @@ from foveate.observe.observer import Observer
 from foveate.observe.request_log import RequestLog
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
-from foveate.settings import LogSettings, Settings
+from foveate.settings import LogSettings, Settings, budgets
 
 WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
@@ -55,7 +56,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         # What the settings alone can tell is told before anything is loaded.
         arena_bytes = _arena_bytes(settings)
         metrics = Metrics()
-        policy = _policy(settings)
+        rules = _rules(settings)
         request_log = _request_log(settings.log)
         if request_log is not None:
             scope.push_async_callback(partial(asyncio.to_thread, request_log.close))
@@ -71,7 +72,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         media = MediaPool(runtime, _pool_config(settings, files))
         engine = _engine(settings, files, name, runtime, say)
         # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
-        fetches: SingleFlight[MediaUrl, Got] = SingleFlight(Got.release)
+        fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
@@ -85,7 +86,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
             arena=arena,
             prompt_side=prompt_side,
             text=text,
-            policy=policy,
+            rules=LiveRules(rules),
             fetcher=fetcher,
             media=media,
             encoder=engine,
@@ -183,6 +184,10 @@ def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
     )
 
 
+def _rules(settings: Settings) -> Rules:
+    return Rules(tiers=budgets(settings.multimodal_budget), policy=_policy(settings))
+
+
 def _policy(settings: Settings) -> UrlPolicy:
     fetch = settings.fetch
     return UrlPolicy.of(
@@ -210,15 +215,10 @@ def _user_agent(settings: Settings) -> str:
 
 def _limits(settings: Settings) -> Limits:
     return Limits(
-        images_max=settings.media.images_max,
-        item_bytes_max=settings.media.item_bytes_max,
-        pixels_max=settings.media.pixels_max,
-        side_max=settings.media.side_max,
         body_bytes_max=settings.server.body_bytes_max,
         inline_bytes_min=settings.server.inline_bytes_min,
         request_seconds_max=settings.server.request_seconds_max,
         fetch_seconds_max=settings.fetch.total_seconds,
-        redirects_max=settings.fetch.redirects_max,
         item_seconds_max=settings.server.request_seconds_max,
         answer_tokens_default=settings.limits.answer_tokens_default,
     )

@@ -108,7 +108,7 @@ def test_unknown_flag() -> None:
     [
         ("--port", "70000"),
         ("--media-workers", "x"),
-        ("--media-pixels-max", "-1"),
+        ("--max-image-pixels", "-1"),
         ("--limits-arena-bytes-max", "5 parsecs"),
         ("--dtype", "int3"),
     ],

@@ -86,7 +86,7 @@ async def test_a_url_is_fetched_once_and_its_origin_logged_without_the_query(ser
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    policy = service.tools.policy
+    policy = service.tools.rules.current.policy
     try:
         object.__setattr__(policy, "ports", frozenset({*policy.ports, port}))
         answered = await ask(service, request(UrlRef(f"http://127.0.0.1:{port}/a%27b.png?sig=a%2Fb")))

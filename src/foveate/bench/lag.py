@@ -20,7 +20,7 @@ def run(rounds: int) -> list[Figure]:
     """Send bursts of large bodies and read the probe's 99th percentile from ``/metrics`` after each."""
     lags: list[float] = []
     idle: list[float] = []
-    with running("--media-images-max", "64") as server:
+    with running("--max-images", "64") as server:
         body = _large_body(server)
         for _ in range(rounds):
             with beside() as idle_loop:

@@ -17,7 +17,7 @@ def with_settings(command: Callable[[dict[str, Any], str | None], None]) -> Call
     ``command`` is called with the settings given as flags, by dotted key, and the settings file. Values stay text: the settings' own types
     and bounds judge them, so that a wrong flag and a wrong file entry read alike.
     """
-    entries = {f"{entry.section}__{entry.name}": entry for entry in declared()}
+    entries = {entry.key.replace(".", "__"): entry for entry in declared()}
 
     def run(**given: Any) -> None:
         config = given.pop("config")
@@ -59,7 +59,7 @@ def _metavar(entry: Declared) -> str:
 
 def _help(entry: Declared) -> str:
     default = entry.info.default
-    if default is None or default in ("", ()):
+    if default is None or default in ("", (), {}):
         return entry.info.description or ""
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     return f"{entry.info.description} [default: {shown}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 import yaml
 
@@ -18,5 +19,10 @@ def show_settings(
     if markdown:
         typer.echo(settings.reference(), nl=False)
         return
-    values = settings.load(config=config).model_dump(mode="json")
+    loaded = settings.load(config=config)
+    values = loaded.model_dump(mode="json")
+    values["multimodal_budget"] = {
+        name: {key: value for key, value in msgspec.to_builtins(budget).items() if key != "tier"}
+        for name, budget in settings.budgets(loaded.multimodal_budget).items()
+    }
     typer.echo(yaml.safe_dump(values, sort_keys=False), nl=False)

@@ -6,10 +6,10 @@ steps before it left in the :class:`~foveate.journey.job.Job` and :class:`~fovea
 ==========  ===========================================  =====================================  ==================================
 step        in → out                                     its limit                              refuses with
 ==========  ===========================================  =====================================  ==================================
-admit       turns → prompt, text tokens, a place         images_max, context, places            TooManyImages, PromptTooLong
+admit       turns → prompt, text tokens, a place         max_images, context, places            TooManyImages, PromptTooLong
 allow       URL → checked URL                            URL policy                             UrlInvalid, UrlRefused
-fetch       reference → bytes in the arena, digest       item_bytes_max, fetch seconds          MediaTooLarge, Fetch*, DataUrl*
-probe       bytes → width, height, price                 pixels_max, side_max, context          MediaUnsupported, ImageTooLarge
+fetch       reference → bytes in the arena, digest       max_item_bytes, fetch seconds          MediaTooLarge, Fetch*, DataUrl*
+probe       bytes → width, height, price                 max_image_*, context                   MediaUnsupported, ImageTooLarge
 embed       bytes → embeddings (cache or workers)        queues, job seconds and memory         MediaUndecodable, EncodeFailed
 assemble    embeddings → token ids, engine work          context                                PromptTooLong
 generate    engine work → tokens                         engine queue, deadline                 QueueFull, EngineFailed

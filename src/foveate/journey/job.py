@@ -13,9 +13,22 @@ from foveate.engines.port import EngineWork
 from foveate.journey.holds import Lease, SlotHold
 from foveate.journey.places import Places
 from foveate.journey.port import Unpacked
-from foveate.media.policy import MediaUrl
+from foveate.journey.rules import Rules
+from foveate.media.policy import MediaUrl, UrlPolicy
 from foveate.models.port import RenderedPrompt, VisualEstimate
 from foveate.observe.ledger import ItemLedger, RequestLedger
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One fetch that several requests may share: same URL under the same limits and policy. A fetch that was cut short or refused for
+    one tier, or under rules that were replaced since, says nothing to another.
+    """
+
+    url: MediaUrl
+    policy: UrlPolicy
+    bytes_max: int
+    redirects_max: int
 
 
 @dataclass(frozen=True)
@@ -83,11 +96,12 @@ class Item:
 
 @dataclass
 class Job:
-    """One request under way."""
+    """One request under way. ``rules`` are those that held when it began."""
 
     request: Request
     ledger: RequestLedger
     deadline: float
+    rules: Rules
     unpacked: Unpacked | None = None
     place: Places | None = None
     prompt: RenderedPrompt | None = None

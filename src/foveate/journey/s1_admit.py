@@ -19,12 +19,14 @@ async def admit(job: Job, tools: Tools) -> None:
     if request.videos:
         raise InvalidPart("This server takes no videos.", param=request.videos[0].param, part=request.videos[0].index)
     images = len(request.images)
-    if images > tools.limits.images_max:
+    images_max = request.caller.budget.max_images
+    if images > images_max:
         raise TooManyImages(
-            f"The request has {images} pictures; at most {tools.limits.images_max} are allowed.",
+            f"The request has {images} pictures; at most {images_max} are allowed.",
             param="messages",
-            limit=tools.limits.images_max,
+            limit=images_max,
             actual=images,
+            limit_name="max_images",
         )
     job.prompt = await tools.text.render(request)
     job.text_tokens = tools.prompt_side.tokens_min(job.prompt)

@@ -13,4 +13,4 @@ from foveate.journey.tools import Tools
 async def allow(item: Item, job: Job, tools: Tools) -> None:
     """Parse a media URL under the policy. Raises UrlInvalid, UrlRefused. Inline media pass."""
     if isinstance(item.part.ref, UrlRef):
-        item.url = tools.policy.parse(item.part.ref.url)
+        item.url = job.rules.policy.parse(item.part.ref.url)

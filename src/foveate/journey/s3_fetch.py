@@ -19,11 +19,10 @@ from foveate.core.errors import (
 from foveate.core.media import Blob, DataRef, InlineRef
 from foveate.core.stages import Span
 from foveate.journey.arena_sink import ArenaSink
-from foveate.journey.job import Got, Item, Job
+from foveate.journey.job import Got, Item, Job, Wanted
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
 from foveate.media.data_url import decode_data_url
-from foveate.media.policy import MediaUrl
 from foveate.observe.table import FetchOutcome
 
 
@@ -34,7 +33,7 @@ async def fetch(item: Item, job: Job, tools: Tools) -> None:
         if isinstance(reference, InlineRef):
             _take_inline(item, job, tools, reference)
         elif isinstance(reference, DataRef):
-            _take_data_url(item, tools, reference)
+            _take_data_url(item, job, tools, reference)
         else:
             await _fetch_url(item, job, tools)
     except FoveateError:
@@ -52,14 +51,14 @@ def _take_inline(item: Item, job: Job, tools: Tools, reference: InlineRef) -> No
     found = job.unpacked.blobs[reference.index]
     if isinstance(found, ErrorRecord):
         raise found.error()
-    _check_size(found.size, tools.limits.item_bytes_max)
+    _check_size(found.size, job.request.caller.budget.max_item_bytes)
     item.hold = job.unpacked.hold.retain()
     item.blob = found
 
 
-def _take_data_url(item: Item, tools: Tools, reference: DataRef) -> None:
+def _take_data_url(item: Item, job: Job, tools: Tools, reference: DataRef) -> None:
     data = decode_data_url(reference.url)
-    _check_size(len(data), tools.limits.item_bytes_max)
+    _check_size(len(data), job.request.caller.budget.max_item_bytes)
     item.hold = take(tools, len(data))
     tools.arena.view(item.hold.slot)[:] = data
     item.blob = Blob(item.hold.slot, blake3(data).hexdigest())
@@ -69,23 +68,27 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     url = item.url
     assert url is not None
     item.ledger.origin(url.host)
-    got, shared = await tools.fetches.share(url, start=lambda: _transfer(url, tools), lease=lambda got: got.again())
+    budget = job.request.caller.budget
+    wanted = Wanted(url, job.rules.policy, budget.max_item_bytes, budget.max_redirects)
+    got, shared = await tools.fetches.share(
+        wanted, start=lambda: _transfer(wanted, tools), lease=lambda got: got.again()
+    )
     item.hold = got.hold
     item.blob = Blob(got.hold.slot, got.digest)
     if not shared:
         job.ledger.counts.fetches += 1
 
 
-async def _transfer(url: MediaUrl, tools: Tools) -> Got:
+async def _transfer(wanted: Wanted, tools: Tools) -> Got:
     """Fetch once for everyone who waits for this very URL, query and all; with a deadline of its own."""
     outcome: FetchOutcome = "cancelled"
     try:
-        with ArenaSink(tools.arena, tools.limits.item_bytes_max, take=partial(take, tools)) as sink:
+        with ArenaSink(tools.arena, wanted.bytes_max, take=partial(take, tools)) as sink:
             fetched = await tools.fetcher.fetch(
-                url,
+                wanted.url,
                 sink,
-                policy=tools.policy,
-                redirects_max=tools.limits.redirects_max,
+                policy=wanted.policy,
+                redirects_max=wanted.redirects_max,
                 deadline=now() + tools.limits.fetch_seconds_max,
             )
             got = Got(sink.take(), fetched.digest)
@@ -111,4 +114,9 @@ def _outcome(error: FoveateError) -> FetchOutcome:
 
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
-        raise MediaTooLarge(f"The picture has {size} bytes; at most {limit} are allowed.", limit=limit, actual=size)
+        raise MediaTooLarge(
+            f"The picture has {size} bytes; at most {limit} are allowed.",
+            limit=limit,
+            actual=size,
+            limit_name="max_item_bytes",
+        )

@@ -33,7 +33,11 @@ class JourneyAnswer:
             request_id=request.id, model=request.model, received_at=request.received_at, images=len(request.images)
         )
         self._job = Job(
-            request, ledger, deadline=request.received_at + service.tools.limits.request_seconds_max, unpacked=unpacked
+            request,
+            ledger,
+            deadline=request.received_at + service.tools.limits.request_seconds_max,
+            rules=service.tools.rules.current,
+            unpacked=unpacked,
         )
         self._events: AsyncGenerator[EngineEvent, None] | None = None
         self._first: EngineEvent | None = None
@@ -255,8 +259,8 @@ class Journey:
         self.tools.observer.refused(request_id, received_at, error, now())
 
     def caller(self, key: str | None, tier: str | None) -> Caller:
-        """Tell who asks."""
-        return Caller()
+        """Tell who asks. Raises Unauthenticated, NotPermitted."""
+        return self.tools.rules.current.caller(key, tier)
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""

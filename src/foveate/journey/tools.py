@@ -10,11 +10,11 @@ from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
 from foveate.engines.port import Encoder, Engine
-from foveate.journey.job import Got, Made
+from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.places import Places
+from foveate.journey.rules import LiveRules
 from foveate.journey.text import TextWork
 from foveate.media.fetch import Fetcher
-from foveate.media.policy import MediaUrl, UrlPolicy
 from foveate.media.pool import MediaPool
 from foveate.models.port import PromptSide
 from foveate.observe.metrics import Metrics
@@ -24,17 +24,12 @@ from foveate.runtime.arena import Arena
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may cost, and how much may be under way. Sizes in bytes, times in seconds."""
+    """What holds for every request whatever its tier. Sizes in bytes, times in seconds."""
 
-    images_max: int
-    item_bytes_max: int
-    pixels_max: int
-    side_max: int
     body_bytes_max: int
     inline_bytes_min: int
     request_seconds_max: float
     fetch_seconds_max: float
-    redirects_max: int
     item_seconds_max: float
     answer_tokens_default: int
     detail_low_pixels: int = 512 * 512
@@ -51,7 +46,7 @@ class Tools:
     arena: Arena
     prompt_side: PromptSide
     text: TextWork
-    policy: UrlPolicy
+    rules: LiveRules
     fetcher: Fetcher
     media: MediaPool
     encoder: Encoder
@@ -59,7 +54,7 @@ class Tools:
     processor_cache: ProcessorCache
     encoder_cache: EncoderCache
     aliases: Aliases
-    fetches: SingleFlight[MediaUrl, Got]
+    fetches: SingleFlight[Wanted, Got]
     flights: SingleFlight[EncoderKey, Made]
     observer: Observer
     metrics: Metrics

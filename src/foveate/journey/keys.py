@@ -1,0 +1,37 @@
+"""API keys: which tenant and tier a key stands for. Keys themselves are nowhere, only their SHA-256: a ring that leaks opens nothing.
+
+A key is found by its digest, so no comparison takes a time that tells of another key. SHA-256 without salt or stretching is enough
+because keys are random (256 bits, ``foveate keys new``), not passwords.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from foveate.core.keys import ApiKey
+
+
+class KeyRing:
+    """The keys of one version of the rules. Empty: nobody needs a key."""
+
+    def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
+        self._by_digest: Mapping[str, ApiKey] = MappingProxyType({key.sha256: key for key in keys})
+
+    def __len__(self) -> int:
+        return len(self._by_digest)
+
+    def find(self, key: str) -> ApiKey | None:
+        """Return what is known of a key, or None."""
+        return self._by_digest.get(digest(key))
+
+    def tenants(self) -> dict[str, int]:
+        """Return the number of keys of each tenant."""
+        return dict(sorted(Counter(key.tenant for key in self._by_digest.values()).items()))
+
+
+def digest(key: str) -> str:
+    """Return the hexadecimal SHA-256 of a key's UTF-8 bytes."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,54 @@
+"""What holds for requests and can change while the server runs: tiers, API keys, URL policy.
+
+A version of the rules is immutable. A request takes the current one when it begins and keeps it to its end, whatever is reloaded meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foveate.core.budget import ANYONE, DEFAULT_TIER, Budget, Caller
+from foveate.core.errors import NotPermitted, Unauthenticated
+from foveate.journey.keys import KeyRing
+from foveate.media.policy import UrlPolicy
+
+TIER_HEADER = "X-Foveate-Tier"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One version. ``tiers`` always has ``default``; every tier that a key names is among them."""
+
+    tiers: Mapping[str, Budget]
+    keys: KeyRing = field(default_factory=KeyRing)
+    policy: UrlPolicy = field(default_factory=UrlPolicy)
+
+    def caller(self, key: str | None, tier: str | None) -> Caller:
+        """Tell who asks. Raises Unauthenticated, NotPermitted (a tier that this caller may not ask for, whether or not there is one)."""
+        if not len(self.keys):
+            if tier not in (None, DEFAULT_TIER):
+                raise NotPermitted(f"{TIER_HEADER} needs an API key that may use that tier; this server has no keys.")
+            return Caller(ANYONE, self.tiers[DEFAULT_TIER])
+        found = self.keys.find(key) if key else None
+        if found is None:
+            raise Unauthenticated("This API key is not known here." if key else None)
+        if tier not in (None, found.tier, *found.may_use):
+            raise NotPermitted(f"This API key may not use the tier that {TIER_HEADER} asks for.")
+        return Caller(found.tenant, self.tiers[tier or found.tier], found.admin)
+
+
+class LiveRules:
+    """Holds the current version."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._current = rules
+
+    @property
+    def current(self) -> Rules:
+        """The version that a request beginning now gets."""
+        return self._current
+
+    def replace(self, rules: Rules) -> None:
+        """Let requests that begin from now on have ``rules``."""
+        self._current = rules

@@ -1,0 +1,45 @@
+"""Every setting, declared once.
+
+One line gives a setting its flag, environment name, file key, bounds, help and row in ``docs/settings.md``::
+
+    port: int = setting(8000, "TCP port to listen on.", flag="--port", low=0, high=65535)
+
+``declare`` says how, ``sections`` what there is, ``tiers`` what a request may cost (made from :data:`foveate.core.budget.FIELDS`),
+``sources`` where values come from, ``page`` writes the reference.
+"""
+
+from __future__ import annotations
+
+from foveate.settings.page import reference
+from foveate.settings.sections import (
+    AuthSettings,
+    CacheSettings,
+    EngineSettings,
+    FetchSettings,
+    LimitSettings,
+    LogSettings,
+    MediaSettings,
+    ModelSettings,
+    ServerSettings,
+)
+from foveate.settings.sources import Declared, Settings, declared, load
+from foveate.settings.tiers import TierSettings, budgets
+
+__all__ = [
+    "AuthSettings",
+    "CacheSettings",
+    "Declared",
+    "EngineSettings",
+    "FetchSettings",
+    "LimitSettings",
+    "LogSettings",
+    "MediaSettings",
+    "ModelSettings",
+    "ServerSettings",
+    "Settings",
+    "TierSettings",
+    "budgets",
+    "declared",
+    "load",
+    "reference",
+]

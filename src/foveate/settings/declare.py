@@ -1,0 +1,55 @@
+"""How a setting is declared: its default, help, bounds and flag in one line, and the forms that its text may take."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+KiB, MiB, GiB = 2**10, 2**20, 2**30
+_UNITS: Final = {"": 1, "B": 1, "KIB": KiB, "MIB": MiB, "GIB": GiB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_bytes(value: object) -> object:
+    """Return bytes from text such as ``16MiB``; what is not text passes. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError("expected bytes, for example 1048576, 16MiB or 2GiB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def parse_list(value: object) -> object:
+    """Let flags and environment give a list as ``a,b,c``."""
+    return [entry.strip() for entry in value.split(",") if entry.strip()] if isinstance(value, str) else value
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Names = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
+Ports = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
+
+
+def setting(
+    default: Any,
+    help_text: str,
+    *,
+    flag: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    pattern: str | None = None,
+    reloads: bool = False,
+) -> Any:
+    """Declare one setting. ``low`` and ``high`` are inclusive; ``flag`` replaces the flag ``--<section>-<name>``.
+
+    ``reloads``: a reload brings a changed value into force; every other setting waits for a restart.
+    """
+    extra: dict[str, JsonValue] = {"flag": flag, "reloads": reloads}
+    return Field(default, description=help_text, ge=low, le=high, pattern=pattern, json_schema_extra=extra)
+
+
+class Section(BaseModel):
+    """A group of settings. Immutable, and closed: what it does not declare is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

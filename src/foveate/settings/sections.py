@@ -1,0 +1,184 @@
+"""What settings there are, by section."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from foveate.settings.declare import Bytes, GiB, KiB, MiB, Names, Ports, Section, setting
+
+
+class ServerSettings(Section):
+    """Where the server listens and how it ends."""
+
+    host: str = setting("127.0.0.1", "Address to listen on.", flag="--host")
+    port: int = setting(8000, "TCP port to listen on; 0 picks a free one.", flag="--port", low=0, high=65535)
+    body_bytes_max: Bytes = setting(64 * MiB, "Largest request body accepted.", low=1024)
+    inline_bytes_min: Bytes = setting(
+        256 * KiB, "Bodies from this size on are parsed by a media worker instead of the gateway.", low=1024
+    )
+    keep_alive_seconds: int = setting(75, "How long an idle client connection stays open.", low=1, high=3600)
+    drain_seconds: float = setting(
+        30.0, "After SIGTERM, how long open streams may go on before they are ended.", low=0, high=3600
+    )
+    request_seconds_max: float = setting(
+        300.0, "Deadline of one request, from its last body byte to its last token.", low=0.1, high=86400
+    )
+    start_seconds_max: float = setting(
+        600.0, "How long workers and the engine may take to load before start-up fails.", low=1, high=7200
+    )
+
+
+class ModelSettings(Section):
+    """Which model, and how its weights are held."""
+
+    path: str | None = setting(
+        None, "Model to serve: a local directory or a hub id. Default: the small model that ships with Foveate.",
+        flag="--model",
+    )  # fmt: skip
+    served_name: str | None = setting(
+        None, "Name clients use for the model. Default: the hub id, or the directory's last part.",
+        flag="--served-model-name",
+    )  # fmt: skip
+    device: str = setting("cpu", "Where weights live: cpu, cuda or cuda:N.", flag="--device")
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "float32", "Weights and computation. float32 gives the same tokens alone and in any batch.", flag="--dtype"
+    )
+
+
+class EngineSettings(Section):
+    """The embedded engine."""
+
+    queue_depth_max: int = setting(256, "Requests that may wait for the language model before 429.", low=1, high=65536)
+    batch_size_max: int = setting(32, "Sequences decoded together.", low=1, high=1024)
+    prefill_chunk_tokens: int = setting(
+        512, "Prompt tokens prefilled between two token-decode steps of running streams.", low=16, high=65536
+    )
+    kv_tokens_max: int = setting(
+        131072, "KV-cache capacity in tokens, over all sequences; a request that does not fit waits.", low=256
+    )
+    encoder_queue_max: int = setting(
+        256, "Pictures that may wait for the vision encoder before 429.", low=1, high=65536
+    )
+    encoder_batch_max: int = setting(
+        1, "Same-shape pictures encoded together; 1 gives the same embedding whatever else is in the queue.", low=1,
+        high=256,
+    )  # fmt: skip
+    threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core but one.", low=0, high=1024)
+
+
+class MediaSettings(Section):
+    """Media workers, and how pictures are read. What a request's media may cost: multimodal_budget."""
+
+    workers: int = setting(0, "Media worker processes; 0: one per core but one, at most 8.", low=0, high=256)
+    queue_depth_max: int = setting(512, "Pictures that may wait for a media worker before 429.", low=1, high=65536)
+    job_seconds_max: float = setting(20.0, "Time one picture may take to decode and process.", low=0.1, high=600)
+    worker_memory_bytes_max: Bytes = setting(
+        2 * GiB, "Memory a media worker may allocate beyond its own code.", low=64 * MiB
+    )
+    decode_pixels_max: int = setting(
+        128_000_000, "Decoded pixels of one picture, whatever its tier says and even where a tier makes it fit.", low=1
+    )
+    animation_frames_max: int = setting(
+        1000, "Frames an animated picture may announce; only the first is decoded.", low=1
+    )
+    formats: Names = setting(
+        ("jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"), "Picture formats that are accepted, comma-separated."
+    )
+    background: str = setting("#ffffff", "Colour (#rrggbb) behind transparent pixels.", pattern=r"^#[0-9A-Fa-f]{6}$")
+    icc_to_srgb: bool = setting(False, "Convert pictures with an embedded ICC profile to sRGB.")
+    truncated_accepted: bool = setting(
+        False, "Decode pictures whose data end early, instead of refusing them with 422."
+    )
+
+
+class FetchSettings(Section):
+    """Media URLs: what may be contacted, and for how long."""
+
+    http_allowed: bool = setting(False, "Also fetch plain http:// URLs, not only https://.", reloads=True)
+    private_networks: Names = setting(
+        (), "Networks (CIDR) that may be fetched from although they are not public, comma-separated.", reloads=True
+    )
+    hosts: Names = setting(
+        (), "Hosts (exact, or *.example.com) that may resolve to non-public addresses, comma-separated.", reloads=True
+    )
+    only_hosts: Names = setting(
+        (), "When given, the only hosts (exact, or *.example.com) that may be fetched from, comma-separated.",
+        reloads=True,
+    )  # fmt: skip
+    ports: Ports = setting((80, 443), "TCP ports that may be fetched from, comma-separated.", reloads=True)
+    file_root: str | None = setting(
+        None, "Directory below which file:// URLs may name media. Default: no local file is ever opened.", reloads=True
+    )
+    proxy: str | None = setting(
+        None, "Proxy (http://host:port) that fetches go through. Proxy variables of the environment are never used."
+    )
+    dns_servers: Names = setting(
+        (), "Name servers (address or address:port) to ask instead of the system's resolver, comma-separated."
+    )
+    dns_seconds: float = setting(2.0, "Time to resolve a host name, per hop.", low=0.05, high=300)
+    connect_seconds: float = setting(3.0, "Time to connect, TLS included, per hop.", low=0.05, high=300)
+    first_byte_seconds: float = setting(
+        10.0, "Time from the request to the answer's first byte, per hop.", low=0.05, high=300
+    )
+    read_seconds: float = setting(5.0, "Longest silence while reading.", low=0.05, high=300)
+    total_seconds: float = setting(20.0, "Time for one picture with all its hops and its retry.", low=0.05, high=600)
+    concurrency_max: int = setting(64, "Fetches at once.", low=1, high=4096)
+    per_host_max: int = setting(16, "Fetches at once from one host.", low=1, high=4096)
+    dead_host_failures: int = setting(
+        5, "Failures in a row after which a host counts as dead; 0: hosts are never given up.", low=0, high=10_000
+    )
+    dead_host_seconds: float = setting(
+        10.0, "How long fetches from a dead host are refused at once before one tries it again.", low=0.1, high=3600
+    )
+    user_agent: str = setting("foveate/{version}", "User-Agent sent to origins; {version} is filled in.")
+
+
+class AuthSettings(Section):
+    """API keys: who may ask, and by which tier. With none configured everybody may, by the default tier."""
+
+    keys_file: str | None = setting(None, "YAML or JSON file of API keys, hashed.", reloads=True)
+    keys: Names = setting(
+        (), "API keys, comma-separated: tenant:tier:sha256:HEX, or tenant:tier:plain:KEY in the environment only.",
+        reloads=True,
+    )  # fmt: skip
+
+
+class CacheSettings(Section):
+    """The two caches that Foveate owns. They share nothing."""
+
+    processor_bytes_max: Bytes = setting(
+        128 * MiB, "Processor cache: bytes of model inputs kept; 0 turns it off.", low=0
+    )
+    encoder_bytes_max: Bytes = setting(256 * MiB, "Encoder cache: bytes of embeddings kept; 0 turns it off.", low=0)
+    aliases_max: int = setting(16384, "Clients' own names for pictures (uuid) remembered.", low=1, high=10_000_000)
+
+
+class LimitSettings(Section):
+    """How much is under way at once."""
+
+    requests_max: int = setting(
+        512, "Requests under way at once, waiting ones included, before 429.", low=1, high=65536
+    )
+    multimodal_requests_max: int = setting(
+        64, "Requests with pictures under way at once; more wait. Text never waits for these places.", low=1, high=65536
+    )
+    multimodal_waiting_max: int = setting(
+        512, "Requests with pictures that may wait for such a place before 429.", low=0, high=65536
+    )
+    media_bytes_in_flight_max: Bytes = setting(512 * MiB, "Encoded media bytes of all requests under way.", low=1024)
+    pixels_in_flight_max: int = setting(1_000_000_000, "Decoded pixels of all requests under way.", low=1)
+    visual_tokens_in_flight_max: int = setting(1_048_576, "Visual tokens of all requests under way.", low=1)
+    answer_tokens_default: int = setting(
+        2048, "Tokens an answer may have when the request names no limit, as far as the context has room.", low=1
+    )
+    arena_bytes_max: Bytes = setting(
+        1 * GiB, "Shared memory for media bytes, model inputs and embeddings (used only as needed).", low=64 * MiB
+    )
+
+
+class LogSettings(Section):
+    """Logs. The request log is one JSON line a request and is separate from the server's own log."""
+
+    format: Literal["text", "json"] = setting("text", "Form of the server's log on stderr.")
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severe line written.")
+    requests: str = setting("stdout", "Request log: stdout, off, or a file's path.")
