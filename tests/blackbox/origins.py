@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections import Counter
@@ -14,11 +15,15 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Origin:
-    """Serves ``pages`` by path (the query is ignored) and 404 otherwise."""
+    """Serves ``pages`` by path (the query is ignored) and 404 otherwise.
 
-    def __init__(self, address: str) -> None:
+    ``targets`` has what each request line asked for, byte for byte.
+    """
+
+    def __init__(self, address: str, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.pages: dict[str, Answer] = {}
         self.gets: Counter[str] = Counter()
+        self.targets: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.connections = 0
         self.gate = threading.Event()
@@ -32,6 +37,7 @@ class Origin:
                 path = self.path.partition("?")[0]
                 with origin._lock:
                     origin.gets[path] += 1
+                    origin.targets.append(self.requestline.split(" ")[1])
                     origin.headers.append(dict(self.headers))
                 origin.pages.get(path, status(404))(self)
 
@@ -47,12 +53,19 @@ class Origin:
                     origin.connections += 1
                 return super().get_request()
 
+            def finish_request(self, request: Any, client_address: Any) -> None:
+                # In the connection's own thread: a handshake that hangs must not keep others out.
+                if tls is not None:
+                    request.settimeout(30)
+                    request = tls.wrap_socket(request, server_side=True)
+                super().finish_request(request, client_address)
+
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """A client that leaves early is no trouble of the origin's."""
 
-        self._listener = Listener((address, 0), Handler)
+        self._listener = Listener((address, port), Handler)
         self.port = int(self._listener.server_address[1])
-        self.url = f"http://{address}:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://{address}:{self.port}"
         self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
@@ -64,8 +77,8 @@ class Origin:
 
 
 @contextmanager
-def origin(address: str = "127.0.0.1") -> Iterator[Origin]:
-    made = Origin(address)
+def origin(address: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[Origin]:
+    made = Origin(address, port, tls)
     try:
         yield made
     finally:

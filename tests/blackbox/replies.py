@@ -22,6 +22,7 @@ STAGES = (
 )
 TEXT_STAGES = {"admission", "llm_queue", "llm_prefill"}
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}", re.IGNORECASE)
+_PATH = re.compile(r"(?:^|[\s\"'(=])/(?:home|root|tmp|usr|opt|var|proc|mnt|srv)/|site-packages|\.py\b")
 _TIMING = re.compile(r"([a-z_]+);dur=([0-9]+(?:\.[0-9]+)?)")
 
 
@@ -35,6 +36,21 @@ def assert_no_address(response: httpx.Response) -> None:
     """An answer never tells where something lies in memory."""
     assert not _ADDRESS.search(response.text), response.text
     assert not _ADDRESS.search(str(response.headers)), response.headers
+
+
+def assert_no_path(response: httpx.Response) -> None:
+    """A refusal never tells where something lies on the server's disk."""
+    assert not _PATH.search(response.text), response.text
+
+
+def inspect(response: httpx.Response) -> None:
+    """Hold every error that any client of the tests meets to what all errors have in common."""
+    if response.status_code >= 400 and response.request.url.path.startswith("/v1/"):
+        response.read()
+        assert_no_address(response)
+        assert_no_path(response)
+        assert_typed(response.json()["error"])
+        assert "retry-after" in response.headers or response.status_code not in (429, 503)
 
 
 def assert_typed(error: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
+from tests.blackbox.replies import inspect
 
 START_SECONDS_MAX = 300.0
 STOP_SECONDS_MAX = 60.0
@@ -175,7 +176,8 @@ class Server:
         self.process.wait(STOP_SECONDS_MAX)
 
     def client(self, *, seconds: float = 60) -> httpx.Client:
-        return httpx.Client(base_url=self.base_url, timeout=seconds)
+        # No TLS here: reading the certificates would take longer than most answers.
+        return httpx.Client(base_url=self.base_url, timeout=seconds, verify=False, event_hooks={"response": [inspect]})
 
     def metrics(self) -> Metrics:
         return Metrics(httpx.get(f"{self.base_url}/metrics", timeout=30).text)
