@@ -26,6 +26,7 @@ from foveate.journey.text import TextWork
 from foveate.journey.tools import Limits, Tools
 from foveate.journey.warm import warm
 from foveate.media.fetch import Fetcher, FetchLimits
+from foveate.media.messages import WorkerConfig
 from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
@@ -176,7 +177,7 @@ def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
     media = settings.media
     return PoolConfig(
         workers=media.workers or min(_spare_cores(), MEDIA_WORKERS_MAX),
-        config=files.directory,
+        config=WorkerConfig(files.directory),
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -76,6 +76,22 @@ class ImageOptions(msgspec.Struct, frozen=True, order=True):
     several: bool = False
     fit_width: int = 0
     fit_height: int = 0
+
+
+class Appearance(msgspec.Struct, frozen=True):
+    """What an operator decides about how pictures look to the model. It changes pixels, so it is part of the processor version.
+
+    ``background`` (red, green, blue) shows through transparency; white, as in viewers and on paper. ``icc_to_srgb``: colours are converted
+    from the embedded profile to sRGB. ``truncated_accepted``: a picture whose data end too early is decoded as far as it goes.
+    """
+
+    background: tuple[int, int, int] = (255, 255, 255)
+    icc_to_srgb: bool = False
+    truncated_accepted: bool = False
+
+
+AS_VIEWERS_SHOW: Final = Appearance()
+"""What is used where no operator said otherwise."""
 
 
 class PreparedImage(msgspec.Struct, frozen=True):

@@ -1,11 +1,11 @@
 """Media decode: an encoded picture to upright RGB pixels. Runs in a media worker; a hostile file can cost its own
 job, never the server.
 
-How people see a picture is what the model gets: orientation applied, transparency over white, palettes and CMYK
+How people see a picture is what the model gets: orientation applied, transparency over a background, palettes and CMYK
 resolved, 16 bits scaled to 8 (the high byte) instead of clipped, the first frame of an animation. The decoded size
-must be the header's, which is what was priced and budgeted; anything else is refused. Incomplete pictures are refused
-(Pillow's ``LOAD_TRUNCATED_IMAGES`` stays off); bytes behind the end and a missing end marker are not. Pillow's own
-pixel limit is off: the budget was checked on the header, before this runs.
+must be the header's, which is what was priced and budgeted; anything else is refused, before memory is taken for it.
+Incomplete pictures are refused unless the operator accepts them; bytes behind the end and a missing end marker never
+matter. Pillow's own pixel limit is off: the budget was checked on the header, before this runs.
 
 Measured with one thread on 1920x1080, Pillow 13 against the decoder used here, milliseconds, same pixels: JPEG 13.5 /
 9.5 (simplejpeg), WebP 54 / 40 lossy and 71 / 55 lossless (imagecodecs). PNG 66 / 59 and AVIF 76 / 79 (imagecodecs)
@@ -15,21 +15,36 @@ are no reason to leave Pillow.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import imagecodecs
 import numpy as np
 import simplejpeg
-from PIL import AvifImagePlugin, BmpImagePlugin, GifImagePlugin, Image, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
-from foveate.core.errors import MediaUndecodable
-from foveate.core.media import ImageHeader
+from foveate.core.errors import MediaCostly, MediaUndecodable
+from foveate.core.media import AS_VIEWERS_SHOW, Appearance, ImageHeader
+from foveate.media.colour import to_srgb
+from foveate.media.containers import completed, inflated_profile, jpeg_profile, png_essentials, webp_profile
+from foveate.media.fit import scaled_down, shrink_on_load
 from foveate.media.headers.jpeg import scan_start
 from foveate.media.headers.raster import PNG_BIT_DEPTH_AT, is_animated_webp
-from foveate.media.headers.shape import stored_size
+from foveate.media.headers.shape import SIDEWAYS, stored_size
 from foveate.media.samples import flattened, to_eight_bits
 
 Image.MAX_IMAGE_PIXELS = None
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1
 
 _PILLOW_FORMATS: Final = {
     "png": PngImagePlugin.PngImageFile.format,
@@ -50,7 +65,11 @@ _TRANSPOSITIONS: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_START_OF_SCAN: Final = b"\xff\xda"
 _END_OF_IMAGE: Final = b"\xff\xd9"
+_CHANNELS: Final = {"RGB": 3, "CMYK": 4, "GRAY": 1}
+SCANS_MAX: Final = 500
+"""Scans of one progressive JPEG, each a pass over the whole picture. Encoders make about ten; libjpeg-turbo is fuzzed with this limit."""
 
 
 class Scratch:
@@ -72,72 +91,115 @@ class Scratch:
         return self._memory
 
 
-def to_pixels(data: memoryview, header: ImageHeader, scratch: Scratch | None = None) -> np.ndarray:
-    """Decode ``data``, whose probed header is ``header``.
+def to_pixels(
+    data: memoryview,
+    header: ImageHeader,
+    scratch: Scratch | None = None,
+    *,
+    look: Appearance = AS_VIEWERS_SHOW,
+    fit: tuple[int, int] = (0, 0),
+) -> np.ndarray:
+    """Decode ``data``, whose probed header is ``header``, and scale it down to ``fit`` (displayed width and height; 0: as it is).
 
-    Returns uint8 [header.height, header.width, 3], RGB, upright, C-contiguous, writable; with ``scratch`` it is valid until the
-    next call with the same one. Raises MediaUndecodable; MemoryError passes through.
+    Returns uint8 [height, width, 3], RGB, upright, C-contiguous, writable; with ``scratch`` it is valid until the next call
+    with the same one. Raises MediaUndecodable, MediaCostly; MemoryError passes through.
     """
     try:
-        if header.format == "jpeg":
-            pixels = _upright(_jpeg(data, header, scratch or Scratch()), header.orientation)
-        elif header.format == "webp" and not is_animated_webp(data):
-            pixels = _upright(_webp(data, header), header.orientation)
-        else:
-            pixels = _with_pillow(data, header)
-    except (MediaUndecodable, MemoryError):
+        pixels = _decoded(data, header, scratch or Scratch(), look, fit)
+    except (MediaUndecodable, MediaCostly, MemoryError):
         raise
     except Exception as error:
         # Decoders raise what they like, and their texts may quote addresses: only the type is kept.
         raise MediaUndecodable(detail=f"{header.format}: {type(error).__name__}") from None
-    if pixels.shape != (header.height, header.width, 3):
-        raise _wrong_size(header)
     # Torch warns about memory it may not write to, and Pillow's is such.
     return pixels if pixels.flags.writeable else pixels.copy()
 
 
-def _jpeg(data: memoryview, header: ImageHeader, scratch: Scratch) -> np.ndarray:
+def _decoded(
+    data: memoryview, header: ImageHeader, scratch: Scratch, look: Appearance, fit: tuple[int, int]
+) -> np.ndarray:
+    # Pillow turns TIFFs upright by itself and announces their displayed size; of the others it announces the stored one.
+    turned = header.format == "tiff"
+    size = (header.width, header.height) if turned else stored_size(header)
+    target = (fit[0] or header.width, fit[1] or header.height)
+    if not turned and header.orientation in SIDEWAYS:
+        target = target[::-1]
+    if look.truncated_accepted:
+        data = completed(data, header.format)
+    if header.format == "jpeg":
+        pixels = _jpeg(data, size, scratch, look, shrink_on_load(size, target))
+    else:
+        if header.format == "webp" and not is_animated_webp(data):
+            pixels = _webp(data, look)
+        else:
+            pixels = _with_pillow(data, header, size, look)
+        if pixels.shape != (size[1], size[0], 3):
+            raise _wrong_size(pixels.shape[1], pixels.shape[0], size)
+    pixels = scaled_down(pixels, target, of=size)
+    return pixels if turned else _upright(pixels, header.orientation)
+
+
+def _jpeg(
+    data: memoryview, size: tuple[int, int], scratch: Scratch, look: Appearance, at_least: tuple[int, int]
+) -> np.ndarray:
     """Decode every kind of JPEG through libjpeg-turbo, bit-equal to Pillow, and strictly: missing picture data is an
     error.
 
     A missing end marker is supplied. Bytes too many between the data and a marker do no harm (cameras leave them) and
-    are forgiven.
+    are forgiven. ``at_least`` allows a decode at a fraction of the size.
     """
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-    if (width, height) != stored_size(header):
-        raise _wrong_size(header)
-    wanted = "CMYK" if colorspace in ("CMYK", "YCCK") else "RGB"
-    memory = scratch.of(width * height * len(wanted))
-    complete = bytes(data[scan_start(data) :]).find(_END_OF_IMAGE) >= 0
-    source = data if complete else bytes(data) + _END_OF_IMAGE
+    if (width, height) != size:
+        raise _wrong_size(width, height, size)
+    scans = bytes(data[scan_start(data) :])
+    end = scans.find(_END_OF_IMAGE)
+    if scans.count(_START_OF_SCAN, 0, end if end >= 0 else None) > SCANS_MAX:
+        raise MediaCostly("The JPEG has more scans than a picture needs.", detail="jpeg: scans", limit=SCANS_MAX)
+    source = data if end >= 0 else bytes(data) + _END_OF_IMAGE
+    profile = jpeg_profile(data) if look.icc_to_srgb else None
+    wanted = "CMYK" if colorspace in ("CMYK", "YCCK") else "GRAY" if colorspace == "Gray" and profile else "RGB"
+    options = {
+        "colorspace": wanted,
+        "min_width": at_least[0],
+        "min_height": at_least[1],
+        "buffer": scratch.of(width * height * _CHANNELS[wanted]),
+    }
     try:
-        pixels = simplejpeg.decode_jpeg(source, wanted, buffer=memory)
+        pixels = simplejpeg.decode_jpeg(source, strict=not look.truncated_accepted, **options)
     except ValueError as error:
-        if not complete or "extraneous bytes" not in str(error):
+        if end < 0 or "extraneous bytes" not in str(error):
             raise
-        pixels = simplejpeg.decode_jpeg(source, wanted, strict=False, buffer=memory)
-    if wanted == "RGB":
+        pixels = simplejpeg.decode_jpeg(source, strict=False, **options)
+    if wanted == "RGB" and profile is None:
         return np.asarray(pixels)
-    # Adobe writes CMYK inverted, and everybody reads it so, as Pillow does.
-    inverted = Image.frombuffer("CMYK", (width, height), pixels, "raw", "CMYK;I", 0, 1)
-    return np.asarray(inverted.convert("RGB"))
+    shape = (pixels.shape[1], pixels.shape[0])
+    if wanted == "CMYK":
+        # Adobe writes CMYK inverted, and everybody reads it so, as Pillow does.
+        image = Image.frombuffer("CMYK", shape, pixels, "raw", "CMYK;I", 0, 1)
+    else:
+        image = Image.fromarray(pixels if wanted == "RGB" else pixels[:, :, 0])
+    return np.asarray(to_srgb(image, profile))
 
 
-def _webp(data: memoryview, header: ImageHeader) -> np.ndarray:
-    width, height = stored_size(header)
-    pixels = imagecodecs.webp_decode(bytes(data))
-    if pixels.shape[:2] != (height, width):
-        raise _wrong_size(header)
-    return pixels if pixels.shape[2] == 3 else flattened(Image.fromarray(pixels))
+def _webp(data: memoryview, look: Appearance) -> np.ndarray:
+    pixels: np.ndarray = imagecodecs.webp_decode(bytes(data))
+    profile = webp_profile(data) if look.icc_to_srgb else None
+    if pixels.shape[2] == 3 and profile is None:
+        return pixels
+    return flattened(Image.fromarray(pixels), look.background, profile)
 
 
-def _with_pillow(data: memoryview, header: ImageHeader) -> np.ndarray:
-    with Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[header.format]]) as image:
-        # Pillow turns TIFFs upright by itself and announces their displayed size; of the others it announces the
-        # stored one.
-        turned_by_pillow = header.format == "tiff"
-        if image.size != ((header.width, header.height) if turned_by_pillow else stored_size(header)):
-            raise _wrong_size(header)
+def _with_pillow(data: memoryview, header: ImageHeader, size: tuple[int, int], look: Appearance) -> np.ndarray:
+    profile: bytes | None = None
+    source: bytes | memoryview = data
+    if header.format == "png":
+        source, profile = png_essentials(data)
+    with (
+        _incomplete_allowed(look.truncated_accepted),
+        Image.open(io.BytesIO(source), formats=[_PILLOW_FORMATS[header.format]]) as image,
+    ):
+        if image.size != size:
+            raise _wrong_size(*image.size, size)
         if (
             header.format == "png"
             and data[PNG_BIT_DEPTH_AT] == 16
@@ -146,8 +208,18 @@ def _with_pillow(data: memoryview, header: ImageHeader) -> np.ndarray:
             # Pillow keeps the high byte of 16-bit colours, but not of the colour that is to be transparent.
             image.info["transparency"] = tuple(sample >> 8 for sample in image.info["transparency"])
         image.load()
-        pixels = flattened(to_eight_bits(image))
-    return pixels if turned_by_pillow else _upright(pixels, header.orientation)
+        profile = inflated_profile(profile) if header.format == "png" else image.info.get("icc_profile")
+        return flattened(to_eight_bits(image), look.background, profile if look.icc_to_srgb else None)
+
+
+@contextmanager
+def _incomplete_allowed(allowed: bool) -> Iterator[None]:
+    """Let Pillow keep what it could decode of a truncated file. A worker decodes one picture at a time, so a global switch will do."""
+    ImageFile.LOAD_TRUNCATED_IMAGES = allowed
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
 def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -159,7 +231,5 @@ def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     return np.asarray(Image.fromarray(pixels).transpose(transposition))
 
 
-def _wrong_size(header: ImageHeader) -> MediaUndecodable:
-    return MediaUndecodable(
-        detail=f"{header.format}: the decoder found another size than the header's {header.width}x{header.height}"
-    )
+def _wrong_size(width: int, height: int, size: tuple[int, int]) -> MediaUndecodable:
+    return MediaUndecodable(detail=f"the decoder found {width}x{height}, the header said {size[0]}x{size[1]}")

@@ -8,9 +8,21 @@ from __future__ import annotations
 import msgspec
 
 from foveate.core.errors import ErrorRecord
-from foveate.core.media import Blob, ImageHeader, ImageOptions, PreparedImage
+from foveate.core.media import Appearance, Blob, ImageHeader, ImageOptions, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Span
+
+
+class WorkerConfig(msgspec.Struct, frozen=True):
+    """What a media worker is told once, when it starts.
+
+    ``model_dir`` is the directory of the model whose processor it loads. ``pixels_max`` is the most pixels of any picture (0: no limit);
+    the gateway has judged by it already, the worker does so again because it is the one who would pay.
+    """
+
+    model_dir: str
+    appearance: Appearance = Appearance()
+    pixels_max: int = 0
 
 
 class Unpack(msgspec.Struct, frozen=True, tag="unpack"):

@@ -9,10 +9,10 @@ a few milliseconds for the worst of files. Does not cover: whether the pixels be
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
-from foveate.core.errors import MediaUndecodable, MediaUnsupported
+from foveate.core.errors import MediaUndecodable, MediaUnsupported, TooManyFrames
 from foveate.core.media import ImageHeader
 from foveate.media.headers.avif import brands, read_avif
 from foveate.media.headers.jpeg import read_jpeg
@@ -34,31 +34,43 @@ IMAGE_FORMATS: Final = tuple(_READERS)
 """Accepted formats; the names :attr:`ImageHeader.format` may have."""
 
 _DISPLAY_NAMES: Final = {"webp": "WebP"}
-ACCEPTED_TEXT: Final = ", ".join(_DISPLAY_NAMES.get(name, name.upper()) for name in IMAGE_FORMATS)
 
 
-def probe(data: memoryview) -> ImageHeader:
-    """Read the header of an encoded picture.
+def probe(data: memoryview, accepted: Collection[str] = IMAGE_FORMATS, *, frames_max: int | None = None) -> ImageHeader:
+    """Read the header of an encoded picture in one of the ``accepted`` formats.
 
-    Raises MediaUnsupported when the bytes are no accepted format, MediaUndecodable when they are one but its header
-    is damaged.
+    Raises MediaUnsupported when the bytes are none of them, MediaUndecodable when they are one but its header is damaged,
+    TooManyFrames when it is an animation of more than ``frames_max`` frames (as far as the header's reader counts them).
     """
     if len(data) == 0:
         raise MediaUndecodable("The picture is empty.")
     name = image_format(data)
-    if name is None:
-        guess = looks_like(data)
-        what = (
-            f"The media looks like {guess}, not like an accepted picture."
-            if guess
-            else "The media is not an accepted picture."
-        )
-        raise MediaUnsupported(f"{what} Accepted formats: {ACCEPTED_TEXT}.")
+    if name is None or name not in accepted:
+        raise _unsupported(data, name, accepted)
     try:
-        return _READERS[name](data)
+        header = _READERS[name](data)
     except (ValueError, IndexError, struct.error) as error:
-        label = _DISPLAY_NAMES.get(name, name.upper())
-        raise MediaUndecodable(f"The {label} picture's header is damaged or incomplete.", detail=str(error)) from None
+        detail = str(error)
+        raise MediaUndecodable(f"The {shown(name)} picture's header is damaged or incomplete.", detail=detail) from None
+    if frames_max is not None and header.frames > frames_max:
+        raise TooManyFrames(
+            f"The animation has {header.frames} frames; at most {frames_max} are allowed, although only the first is looked at.",
+            limit=frames_max,
+            actual=header.frames,
+            limit_name="media.animation_frames_max",
+        )
+    return header
+
+
+def shown(name: str) -> str:
+    """Return a format's name as people write it."""
+    return _DISPLAY_NAMES.get(name, name.upper())
+
+
+def _unsupported(data: memoryview, name: str | None, accepted: Collection[str]) -> MediaUnsupported:
+    guess = looks_like(data) if name is None else f"{'an' if name == 'avif' else 'a'} {shown(name)} picture"
+    what = f"The media looks like {guess}, which is not accepted." if guess else "The media is not an accepted picture."
+    return MediaUnsupported(f"{what} Accepted formats: {', '.join(shown(each) for each in accepted)}.")
 
 
 def image_format(data: memoryview) -> str | None:

@@ -1,4 +1,4 @@
-"""What sample values mean to the eye: deep and floating-point samples to eight bits, transparency over white."""
+"""What sample values mean to the eye: deep and floating-point samples to eight bits, transparency over a background."""
 
 from __future__ import annotations
 
@@ -7,25 +7,34 @@ from typing import Final
 import numpy as np
 from PIL import Image, TiffImagePlugin
 
-BACKGROUND: Final = (255, 255, 255)
-"""What shows through transparency. White, as in viewers and on paper."""
+from foveate.media.colour import to_srgb
 
+_GREY_MODES: Final = ("1", "L", "LA", "La")
 _PHOTOMETRIC: Final = 262
 _WHITE_IS_ZERO: Final = 0
 
 
-def flattened(image: Image.Image) -> np.ndarray:
+def flattened(image: Image.Image, background: tuple[int, int, int], profile: bytes | None = None) -> np.ndarray:
     """Return any eight-bit picture as uint8 [height, width, 3] RGB; alpha, palette transparency and colour keys go
-    over white.
+    over ``background``.
+
+    Colours go through ``profile`` first, where there is one; the background is sRGB already.
     """
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return np.asarray(image)
     if not image.has_transparency_data:
-        return np.asarray(image.convert("RGB"))
-    picture = image.convert("RGBA")
-    ground = Image.new("RGB", picture.size, BACKGROUND)
-    ground.paste(picture, mask=picture.getchannel("A"))
+        return np.asarray(_opaque(image, profile))
+    grey = image.mode in _GREY_MODES
+    picture = image.convert("LA" if grey else "RGBA")
+    ground = Image.new("RGB", picture.size, background)
+    ground.paste(_opaque(picture.convert("L" if grey else "RGB"), profile), mask=picture.getchannel("A"))
     return np.asarray(ground)
+
+
+def _opaque(image: Image.Image, profile: bytes | None) -> Image.Image:
+    if image.mode == "RGB" and profile is None:
+        return image
+    if profile is None or image.mode in ("L", "RGB", "CMYK"):
+        return to_srgb(image, profile)
+    return to_srgb(image.convert("L" if image.mode in _GREY_MODES else "RGB"), profile)
 
 
 def to_eight_bits(image: Image.Image) -> Image.Image:

@@ -12,9 +12,11 @@ import logging
 import warnings
 from typing import Final
 
+import msgspec
+
 from foveate.core.clock import now
-from foveate.core.errors import FoveateError, MediaCostly, MediaUndecodable
-from foveate.core.media import Blob, PreparedImage
+from foveate.core.errors import FoveateError, ImageTooLarge, MediaCostly, MediaUndecodable
+from foveate.core.media import Blob, ImageHeader, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Span, Stage
 from foveate.media.image import Scratch, to_pixels
@@ -28,6 +30,7 @@ from foveate.media.messages import (
     Unpack,
     UnpackDone,
     UnpackedBlob,
+    WorkerConfig,
 )
 from foveate.media.unpack import InlineBlob, unpack
 from foveate.models.port import PictureProcessor
@@ -41,12 +44,13 @@ SENDS: Final = MediaReply
 
 
 def main(context: WorkerContext) -> None:
-    """Entry point of a media worker; ``context.spec.config`` is the directory of the model whose processor it loads."""
+    """Entry point of a media worker; ``context.spec.config`` is a :class:`WorkerConfig`."""
     from foveate.models import load_picture_processor  # loads transformers: only a worker may
 
     # Pillow warns of odd files on stderr; the answer to the client says what matters, and anyone could fill the log.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    worker = MediaWorker(context, load_picture_processor(context.spec.config))
+    config = msgspec.convert(context.spec.config, WorkerConfig)
+    worker = MediaWorker(context, load_picture_processor(config.model_dir, config.appearance), config)
     context.send(Ready({}))
     while (job := context.receive()) is not None:
         context.send(worker.reply(job))
@@ -55,9 +59,10 @@ def main(context: WorkerContext) -> None:
 class MediaWorker:
     """Does jobs over the arena's slots. Every job gets exactly one reply."""
 
-    def __init__(self, context: WorkerContext, processor: PictureProcessor) -> None:
+    def __init__(self, context: WorkerContext, processor: PictureProcessor, config: WorkerConfig) -> None:
         self._arena = context.arena
         self._processor = processor
+        self._config = config
         self._scratch = Scratch()
 
     def reply(self, job: MediaJob) -> MediaReply:
@@ -94,13 +99,27 @@ class MediaWorker:
         return UnpackDone(job.job_id, result.skeleton, blobs, started_at, now())
 
     def _prepare(self, job: Prepare, spans: list[Span]) -> Prepared:
+        self._check(job.header)
+        fit = (job.options.fit_width, job.options.fit_height)
         with _Stretch("media_decode", spans):
-            pixels = to_pixels(self._arena.view(job.source), job.header, self._scratch)
+            source = self._arena.view(job.source)
+            pixels = to_pixels(source, job.header, self._scratch, look=self._config.appearance, fit=fit)
         with _Stretch("mm_processor", spans):
             picture = self._processor.process(pixels, job.options)
             bundle = write_bundle(self._arena.view(job.out), job.out, picture.arrays)
         image = PreparedImage(picture.replacement, picture.rows, bundle, picture.meta, tuple(spans))
         return Prepared(job.job_id, image)
+
+    def _check(self, header: ImageHeader) -> None:
+        """The decoder's size is compared with the header's, so the header's pixels are the ones to judge."""
+        limit = self._config.pixels_max
+        if limit and header.pixels > limit:
+            raise ImageTooLarge(
+                f"The picture is {header.width}x{header.height} pixels, {header.pixels} in all; at most {limit} are decoded.",
+                limit=limit,
+                actual=header.pixels,
+                limit_name="media.decode_pixels_max",
+            )
 
 
 def _too_costly() -> MediaCostly:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from foveate.core.errors import StartupError
+from foveate.core.media import AS_VIEWERS_SHOW, Appearance
 from foveate.models.families import Family, family_of, picture_token_id, supported_families, wrong_transformers
 from foveate.models.memory import held_dtype, weight_bytes
 from foveate.models.port import LanguageModel, PictureProcessor, PromptSide, VisionTower
@@ -105,22 +106,25 @@ def _read_config(directory: Path, name: str) -> dict[str, Any]:
     return config
 
 
-def load_prompt_side(files: ModelFiles) -> PromptSide:
-    """Load what the gateway needs: configuration, tokenizer, processor settings. Raises StartupError."""
+def load_prompt_side(files: ModelFiles, appearance: Appearance = AS_VIEWERS_SHOW) -> PromptSide:
+    """Load what the gateway needs: configuration, tokenizer, processor settings. Raises StartupError.
+
+    ``appearance`` is how pictures are decoded; it is part of the processor version.
+    """
     from foveate.models.prompt import TransformersPromptSide
 
     family, processor, config = _load_processor(files.directory)
-    return TransformersPromptSide(family, processor, config, processor_version(processor, picture_token_id(config)))
+    version = processor_version(processor, picture_token_id(config), appearance)
+    return TransformersPromptSide(family, processor, config, version)
 
 
-def load_picture_processor(directory: str) -> PictureProcessor:
+def load_picture_processor(directory: str, appearance: Appearance = AS_VIEWERS_SHOW) -> PictureProcessor:
     """Load what a media worker needs: the processor. Raises StartupError."""
     from foveate.models.picture import TransformersPictureProcessor
 
     family, processor, config = _load_processor(directory)
-    return TransformersPictureProcessor(
-        family, processor, config, processor_version(processor, picture_token_id(config))
-    )
+    version = processor_version(processor, picture_token_id(config), appearance)
+    return TransformersPictureProcessor(family, processor, config, version)
 
 
 def _load_processor(directory: str) -> tuple[Family, Any, Any]:

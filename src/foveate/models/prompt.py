@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from foveate.core.errors import PromptInvalid
 from foveate.core.media import ImageOptions
 from foveate.core.request import Turn
@@ -38,8 +40,9 @@ class TransformersPromptSide:
         self._estimate = lru_cache(_ESTIMATES_MAX)(self._estimate_anew)
 
     def options(self, options: ImageOptions) -> ImageOptions:
-        """Return ``options`` without the fields that make no difference for this model."""
-        return self._sizing.options(options)
+        """Return ``options`` without the fields that make no difference for this model; the size to fit stays, it comes first."""
+        reduced = self._sizing.options(options)
+        return msgspec.structs.replace(reduced, fit_width=options.fit_width, fit_height=options.fit_height)
 
     def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
         """Price a picture of ``width`` x ``height`` displayed pixels:

@@ -13,16 +13,22 @@ import json
 import mmap
 import re
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from foveate.core.errors import StartupError
+from foveate.core.media import Appearance
 from foveate.models.sizing import image_arguments
 
 FORMAT = 1
 """Raise when this package itself comes to make something else of the same processor output."""
+
+DECODERS = ("imagecodecs", "pillow", "simplejpeg")
+"""The packages whose code turns encoded pictures into pixels."""
 
 _LANGUAGE_ONLY = re.compile(r"(^|\.)(language_model|text_model|lm_head)\.|^(model\.)?(layers|embed_tokens|norm)\.")
 _BOOKKEEPING = frozenset(
@@ -33,13 +39,15 @@ _BOOKKEEPING = frozenset(
 )  # fmt: skip
 
 
-def processor_version(processor: Any, picture_token_id: int) -> str:
-    """Return the hexadecimal version (64 characters) of a processor's image side."""
+def processor_version(processor: Any, picture_token_id: int, appearance: Appearance) -> str:
+    """Return the hexadecimal version (64 characters) of a processor's image side, and of how the pictures it is given are decoded."""
     import torchvision
     import transformers
 
     described = {
         "format": FORMAT,
+        "appearance": msgspec.to_builtins(appearance),
+        "decoders": {name: version(name) for name in DECODERS},
         "processor": type(processor).__name__,
         "settings": _meaning(processor.to_dict()),
         "image": _meaning(processor.image_processor.to_dict()),

@@ -15,10 +15,20 @@ from PIL import Image
 
 import foveate.models
 from foveate.core.errors import DataUrlInvalid, MediaCostly, MediaUndecodable
-from foveate.core.media import ImageHeader, ImageOptions
+from foveate.core.media import Appearance, ImageHeader, ImageOptions
 from foveate.core.memory import Slot
 from foveate.media import worker
-from foveate.media.messages import JobFailed, MediaJob, MediaReply, Prepare, Prepared, TooSmall, Unpack, UnpackDone
+from foveate.media.messages import (
+    JobFailed,
+    MediaJob,
+    MediaReply,
+    Prepare,
+    Prepared,
+    TooSmall,
+    Unpack,
+    UnpackDone,
+    WorkerConfig,
+)
 from foveate.media.probe import probe
 from foveate.models.port import ProcessedPicture
 from foveate.runtime.port import Ready, WorkerSpec
@@ -45,8 +55,9 @@ class Memory:
 class Context:
     """Hands out the jobs it was given as the wire would, and keeps the replies."""
 
-    def __init__(self, *jobs: MediaJob, config: Any = "a directory") -> None:
-        self.spec = WorkerSpec("media", 0, "foveate.media.worker:main", config, worker.RECEIVES, worker.SENDS)
+    def __init__(self, *jobs: MediaJob, config: WorkerConfig | None = None) -> None:
+        told = msgspec.to_builtins(config or WorkerConfig("a directory"))
+        self.spec = WorkerSpec("media", 0, "foveate.media.worker:main", told, worker.RECEIVES, worker.SENDS)
         self.arena = Memory()
         self.jobs = list(jobs)
         self.sent: list[Any] = []
@@ -80,7 +91,7 @@ class Processor:
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Processor:
     made = Processor()
-    monkeypatch.setattr(foveate.models, "load_picture_processor", lambda _directory: made)
+    monkeypatch.setattr(foveate.models, "load_picture_processor", lambda _directory, _appearance: made)
     return made
 
 
@@ -114,6 +125,30 @@ def test_prepares_a_picture_in_its_slot(processor: Processor) -> None:
     decode, process = image.spans
     assert (decode.stage, process.stage) == ("media_decode", "mm_processor")
     assert decode.start <= decode.end <= process.start <= process.end
+
+
+def test_fits_a_picture_and_turns_it(processor: Processor) -> None:
+    context = Context()
+    job = msgspec.structs.replace(prepare(context), options=ImageOptions(fit_width=16, fit_height=32))
+    (reply,) = run(context, job)
+    assert isinstance(reply, Prepared)
+    assert reply.image.meta["size"][:2] == [32, 16]
+
+
+def test_follows_the_appearance_it_was_told(processor: Processor) -> None:
+    look = Appearance(background=(1, 2, 3), truncated_accepted=True)
+    context = Context(config=WorkerConfig("a directory", look))
+    half = prepare(context, JPEG[: len(JPEG) * 2 // 3], probe(memoryview(JPEG)))
+    (reply,) = run(context, half)
+    assert isinstance(reply, Prepared)
+
+
+def test_judges_the_pixels_again(processor: Processor) -> None:
+    context = Context(config=WorkerConfig("a directory", pixels_max=64 * 32 - 1))
+    (reply,) = run(context, prepare(context))
+    assert isinstance(reply, JobFailed)
+    assert (reply.error.code, reply.error.limit_name) == ("image_too_large", "media.decode_pixels_max")
+    assert (reply.error.limit, reply.error.actual) == (2047, 2048)
 
 
 def test_says_how_much_room_it_needs_and_works_with_that(processor: Processor) -> None:
@@ -182,7 +217,7 @@ def test_a_body_that_is_not_json_is_a_failed_job(processor: Processor) -> None:
 
 def test_with_the_processor_of_the_shipped_model() -> None:
     directory = Path(foveate.models.__file__).parent / "demo"
-    context = Context(config=str(directory))
+    context = Context(config=WorkerConfig(str(directory)))
     buffer = io.BytesIO()
     Image.new("RGB", (96, 64), (200, 30, 30)).save(buffer, "PNG")
     (reply,) = run(context, prepare(context, buffer.getvalue()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 from tests.unit.models.loaded import Loaded, pixels
@@ -80,6 +81,8 @@ def test_options_are_reduced_to_what_matters(name: str, model_of: ModelOf) -> No
         reduced = prompt.options(options)
         assert prompt.options(reduced) == reduced
         assert prompt.estimate(640, 480, reduced) == prompt.estimate(640, 480, options)
+        fitted = prompt.options(msgspec.structs.replace(options, fit_width=300, fit_height=200))
+        assert fitted == msgspec.structs.replace(reduced, fit_width=300, fit_height=200)
     assert prompt.options(ImageOptions(pixels_max=10**9)) == ImageOptions()
     assert prompt.options(ImageOptions(several=True)) == ImageOptions(several=name == "llava_onevision")
 

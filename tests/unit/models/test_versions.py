@@ -13,6 +13,7 @@ from tests.families import edit_json
 
 from foveate import models
 from foveate.core.errors import StartupError
+from foveate.core.media import Appearance
 from foveate.models.families import FAMILIES
 from foveate.models.versions import encoder_version
 
@@ -127,3 +128,20 @@ def test_processor_version_follows_its_settings(
         return
     monkeypatch.setattr(transformers, "__version__", "0.0")
     assert processor(directory) != after
+
+
+def test_processor_version_follows_how_pictures_are_decoded(
+    directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = models.resolve_model(str(directory_of("llava")))
+    looks = (
+        Appearance(),
+        Appearance(background=(0, 0, 0)),
+        Appearance(icc_to_srgb=True),
+        Appearance(truncated_accepted=True),
+    )
+    found = {models.load_prompt_side(files, look).processor_version for look in looks}
+    assert len(found) == len(looks)
+    assert models.load_picture_processor(files.directory, looks[2]).processor_version in found
+    monkeypatch.setattr("foveate.models.versions.version", lambda package: f"{package} of tomorrow")
+    assert models.load_prompt_side(files).processor_version not in found

@@ -1,4 +1,6 @@
-"""AVIF: size, rotation and mirroring of the primary item. Sources: ISO/IEC 14496-12 and 23008-12 (HEIF), AVIF 1.1.
+"""AVIF: size, rotation and mirroring of the primary item, and the length of a sequence.
+
+Sources: ISO/IEC 14496-12 and 23008-12 (HEIF), AVIF 1.1.
 
 EXIF orientation inside an AVIF is ignored, as HEIF demands: ``irot`` and ``imir`` say how the picture is displayed.
 """
@@ -13,6 +15,7 @@ from foveate.core.media import ImageHeader
 from foveate.media.headers.shape import displayed
 
 BOXES_MAX: Final = 512
+_SEQUENCE: Final = b"avis"
 
 _ORIENTATION: Final[dict[tuple[int, int | None], int]] = {
     (0, None): 1, (1, None): 8, (2, None): 3, (3, None): 6,
@@ -41,7 +44,21 @@ def read_avif(data: memoryview) -> ImageHeader:
             turns = content[0] & 3
         elif kind == b"imir":
             axis = content[0] & 1
-    return displayed("avif", *size, orientation=_ORIENTATION[turns, axis])
+    frames = _samples(data) if _SEQUENCE in brands(data) else 1
+    return displayed("avif", *size, orientation=_ORIENTATION[turns, axis], frames=frames)
+
+
+def _samples(data: memoryview) -> int:
+    """Return the number of samples in the longest track; 1 when there is no readable one (the primary item is shown then)."""
+    found = 1
+    try:
+        for kind, track in _boxes(_child(data, b"moov")):
+            if kind == b"trak":
+                table = _child(_child(_child(track, b"mdia"), b"minf"), b"stbl")
+                found = max(found, int(struct.unpack_from(">I", _child(table, b"stsz"), 8)[0]))
+    except (ValueError, struct.error):
+        return found
+    return found
 
 
 def brands(data: memoryview) -> list[bytes]:
@@ -67,6 +84,19 @@ def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
             raise ValueError("a box shorter than its header")
         yield kind, data[start : at + length]
         at += length
+    raise ValueError("too many boxes")
+
+
+def end_of_boxes(data: memoryview) -> int:
+    """Return where the last top-level box ends by its own account; beyond the data when they are truncated."""
+    at = 0
+    for _ in range(BOXES_MAX):
+        if at + 16 > len(data):
+            return at
+        length, _, long = struct.unpack_from(">I4sQ", data, at)
+        if length == 0:
+            return len(data)
+        at += max(long if length == 1 else length, 8)
     raise ValueError("too many boxes")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from foveate.core.media import ImageHeader
@@ -55,6 +56,19 @@ def scan_start(data: memoryview) -> int:
         if marker not in _WITHOUT_LENGTH:
             at += struct.unpack_from(">H", data, at)[0]
     raise ValueError("no scan")
+
+
+def segments_before_scan(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield marker and content of each segment before the first scan. Raises ValueError, IndexError, struct.error."""
+    at = 2
+    for _ in range(SEGMENTS_MAX):
+        marker, at = _next_marker(data, at)
+        if marker in (_START_OF_SCAN, _END_OF_IMAGE):
+            return
+        if marker not in _WITHOUT_LENGTH:
+            (length,) = struct.unpack_from(">H", data, at)
+            yield marker, data[at + 2 : at + length]
+            at += length
 
 
 def _next_marker(data: memoryview, at: int) -> tuple[int, int]:
