@@ -19,6 +19,7 @@ from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.journey.job import Got, Made, Wanted
+from foveate.journey.keys import KeyRing
 from foveate.journey.places import Places
 from foveate.journey.rules import LiveRules, Rules
 from foveate.journey.service import Journey
@@ -40,7 +41,7 @@ from foveate.observe.observer import Observer
 from foveate.observe.request_log import RequestLog
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
-from foveate.settings import LogSettings, Settings, budgets
+from foveate.settings import LogSettings, Settings, budgets, read_keys
 
 WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
@@ -186,7 +187,8 @@ def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
 
 
 def _rules(settings: Settings) -> Rules:
-    return Rules(tiers=budgets(settings.multimodal_budget), policy=_policy(settings))
+    tiers = budgets(settings.multimodal_budget)
+    return Rules(tiers=tiers, keys=KeyRing(read_keys(settings.auth, tiers)), policy=_policy(settings))
 
 
 def _policy(settings: Settings) -> UrlPolicy:

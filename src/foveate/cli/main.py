@@ -8,6 +8,7 @@ import typer
 
 from foveate import __version__
 from foveate.cli.bench import bench
+from foveate.cli.keys import keys
 from foveate.cli.serve import serve
 from foveate.cli.show_settings import show_settings
 from foveate.core.errors import StartupError
@@ -39,6 +40,7 @@ def _root(
 app.command("serve")(serve)
 app.command("bench")(bench)
 app.command("settings")(show_settings)
+app.add_typer(keys, name="keys")
 
 
 def run() -> None:

@@ -10,6 +10,7 @@ One line gives a setting its flag, environment name, file key, bounds, help and 
 
 from __future__ import annotations
 
+from foveate.settings.keys import read_keys
 from foveate.settings.page import reference
 from foveate.settings.sections import (
     AuthSettings,
@@ -41,5 +42,6 @@ __all__ = [
     "budgets",
     "declared",
     "load",
+    "read_keys",
     "reference",
 ]

@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from foveate.core.budget import DEFAULT_TIER
 from foveate.core.errors import StartupError
 from foveate.settings.declare import Section
+from foveate.settings.keys import hashed
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
@@ -143,11 +144,18 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
         model_config = SettingsConfigDict(yaml_file=path)
 
     try:
-        return Settings.model_construct(**dict(_WithFile(**given)))
+        read = dict(_WithFile(**given))
     except ValidationError as error:
         raise StartupError(_explain(error, flags or {}, path)) from error
     except (ValueError, TypeError, OSError, yaml.YAMLError) as error:
         raise StartupError(f"The settings cannot be read: {' '.join(str(error).split())}") from error
+    auth: AuthSettings = read["auth"]
+    # An empty variable, left by a secret that is missing, would open the server to everybody.
+    from_environment = "auth.keys" not in (flags or {}) and f"{ENV_PREFIX}AUTH__KEYS" in map(str.upper, os.environ)
+    if from_environment and not auth.keys:
+        raise StartupError(f"{ENV_PREFIX}AUTH__KEYS is set but holds no key. To need no key, unset it.")
+    read["auth"] = auth.model_copy(update={"keys": hashed(auth.keys, plain_allowed=from_environment)})
+    return Settings.model_construct(**read)
 
 
 def _refuse_unknown_environment() -> None:

@@ -11,15 +11,6 @@ from foveate.settings import budgets, declared, load
 MiB = 2**20
 
 
-@pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    for name in list(os.environ):
-        if name.startswith("FOVEATE_"):
-            monkeypatch.delenv(name)
-
-
 def test_flags_beat_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "foveate.yaml"
     file.write_text("server: {host: 10.0.0.1, port: 1111, drain_seconds: 7}\n")
