@@ -45,10 +45,14 @@ class Blob(msgspec.Struct, frozen=True):
         return self.slot.size
 
 
+RAW: Final = "raw"
+"""The format of a video's frame once it is decoded: RGB bytes, row by row. No probe finds it, so no client can send it."""
+
+
 class ImageHeader(msgspec.Struct, frozen=True):
     """What an image's header says. ``width`` and ``height`` are as displayed: EXIF orientation is already applied.
 
-    ``format`` is one of :data:`foveate.media.probe.IMAGE_FORMATS`; ``frames`` is 1 unless the header says otherwise.
+    ``format`` is one of :data:`foveate.media.probe.IMAGE_FORMATS`, or :data:`RAW`; ``frames`` is 1 unless the header says otherwise.
     """
 
     format: str
@@ -118,3 +122,44 @@ class EncodedImage(msgspec.Struct, frozen=True):
     embeddings: TensorBundle
     rows: int
     spans: tuple[Span, ...]
+
+
+class VideoHeader(msgspec.Struct, frozen=True):
+    """What is known of a video before its frames are decoded. ``width`` and ``height`` are as displayed: rotation is already applied.
+
+    ``container`` is one of :data:`foveate.media.headers.container.CONTAINERS`, ``codec`` a decoder's canonical name. ``frames`` and
+    ``seconds`` are counted from the packets that are there, not taken from the header; ``more`` says that counting stopped at a limit, so
+    that both are lower bounds. ``orientation`` is the EXIF number of what is to be done to a stored frame.
+    """
+
+    container: str
+    codec: str
+    width: int
+    height: int
+    frames: int
+    seconds: float
+    orientation: int = 1
+    more: bool = False
+
+    @property
+    def pixels(self) -> int:
+        """Decoded pixels of one frame."""
+        return self.width * self.height
+
+    @property
+    def fps(self) -> float:
+        """Frames a second on average; 0 when there is no time between them."""
+        return self.frames / self.seconds if self.seconds > 0 else 0.0
+
+
+class FramePick(msgspec.Struct, frozen=True, array_like=True):
+    """One frame to decode: its time stamp ``pts`` in the stream's own unit, and ``seconds`` from the first frame.
+
+    ``first`` and ``last`` count the stream's packets in the order of the file: the decoder is fed from ``first``, a key frame, and
+    ``last`` is the frame's own.
+    """
+
+    pts: int
+    seconds: float
+    first: int
+    last: int

@@ -25,7 +25,7 @@ from foveate.journey.job import Made
 from foveate.journey.restarts import engine_back
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
-from foveate.media.messages import JobFailed, Prepare, Prepared, TooSmall, UnpackDone
+from foveate.media.messages import JobFailed, Prepare, Prepared, TooSmall
 from foveate.models.port import VisualEstimate
 from foveate.runtime.arena import aligned
 
@@ -108,7 +108,7 @@ async def _run(
             hold.release()
 
     reply = await tools.media.run(job, on_done=done, deadline=deadline)
-    assert not isinstance(reply, UnpackDone), "a media worker answered another kind of job"
+    assert isinstance(reply, Prepared | TooSmall | JobFailed), "a media worker answered another kind of job"
     return reply
 
 

@@ -8,9 +8,18 @@ from __future__ import annotations
 import msgspec
 
 from foveate.core.errors import ErrorRecord
-from foveate.core.media import Appearance, Blob, ImageHeader, ImageOptions, PreparedImage
+from foveate.core.media import (
+    Appearance,
+    Blob,
+    FramePick,
+    ImageHeader,
+    ImageOptions,
+    PreparedImage,
+    VideoHeader,
+)
 from foveate.core.memory import Slot
 from foveate.core.stages import Span
+from foveate.decisions.frames import FrameSampling
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
@@ -42,6 +51,34 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     source: Slot
     header: ImageHeader
     options: ImageOptions
+    out: Slot
+    job_id: int = 0
+
+
+class ProbeVideo(msgspec.Struct, frozen=True, tag="probe_video"):
+    """Walk the packets of the video in ``source`` and choose frames (:func:`foveate.media.video.open_video`)."""
+
+    source: Slot
+    container: str
+    sampling: FrameSampling
+    seconds_max: float
+    pixels_max: int
+    job_id: int = 0
+
+
+class DecodeFrames(msgspec.Struct, frozen=True, tag="decode_frames"):
+    """Decode the picked frames of the video in ``source``, scaled to ``width`` x ``height`` as displayed.
+
+    The i-th pick's pixels (uint8 [height, width, 3]) go to byte ``i * width * height * 3`` of ``out``. ``seconds_max`` bounds the worker's
+    own computing time.
+    """
+
+    source: Slot
+    header: VideoHeader
+    picks: tuple[FramePick, ...]
+    width: int
+    height: int
+    seconds_max: float
     out: Slot
     job_id: int = 0
 
@@ -85,5 +122,21 @@ class JobFailed(msgspec.Struct, frozen=True, tag="job_failed"):
     spans: tuple[Span, ...] = ()
 
 
-MediaJob = Unpack | Prepare
-MediaReply = UnpackDone | Prepared | TooSmall | JobFailed
+class VideoProbed(msgspec.Struct, frozen=True, tag="video_probed"):
+    """What is known of the video; ``wanted`` frames would have been taken without a limit, ``picks`` are those within it."""
+
+    job_id: int
+    header: VideoHeader
+    wanted: int
+    picks: tuple[FramePick, ...]
+
+
+class FramesDecoded(msgspec.Struct, frozen=True, tag="frames_decoded"):
+    """The picks at ``places`` lie in ``DecodeFrames.out``; the others could not be decoded."""
+
+    job_id: int
+    places: tuple[int, ...]
+
+
+MediaJob = Unpack | Prepare | ProbeVideo | DecodeFrames
+MediaReply = UnpackDone | Prepared | VideoProbed | FramesDecoded | TooSmall | JobFailed

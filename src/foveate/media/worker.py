@@ -1,38 +1,45 @@
-"""A media worker: takes inline pictures out of large bodies, and turns encoded pictures into model inputs. One job at
-a time.
+"""A media worker: takes inline pictures out of large bodies, turns encoded pictures into model inputs and videos into frames.
+One job at a time.
 
 A job that fails is answered as failed and the next one is taken; only the gateway's end, or its wish, ends the loop.
 Time and memory are bounded from outside (:mod:`foveate.media.pool` kills, the runtime sets the memory limit). Pixels
-never leave this process.
+of pictures never leave this process; frames of videos do, so that they can be processed side by side.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError, ImageTooLarge, MediaCostly, MediaUndecodable
-from foveate.core.media import Blob, ImageHeader, PreparedImage
+from foveate.core.media import RAW, Blob, ImageHeader, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Span, Stage
 from foveate.media.image import Scratch, to_pixels
 from foveate.media.messages import (
+    DecodeFrames,
+    FramesDecoded,
     JobFailed,
     MediaJob,
     MediaReply,
     Prepare,
     Prepared,
+    ProbeVideo,
     TooSmall,
     Unpack,
     UnpackDone,
     UnpackedBlob,
+    VideoProbed,
     WorkerConfig,
 )
 from foveate.media.unpack import InlineBlob, unpack
+from foveate.media.video import decode_frames, frame_pixels, open_video
 from foveate.models.port import PictureProcessor
 from foveate.runtime.port import Ready, WorkerContext
 from foveate.runtime.tensors import SlotTooSmall, write_bundle
@@ -69,9 +76,11 @@ class MediaWorker:
         """Do the job; whatever goes wrong becomes :class:`JobFailed`."""
         spans: list[Span] = []
         try:
+            if isinstance(job, Prepare):
+                return self._prepare(job, spans)
             if isinstance(job, Unpack):
                 return self._unpack(job)
-            return self._prepare(job, spans)
+            return self._probe_video(job) if isinstance(job, ProbeVideo) else self._decode_frames(job)
         except SlotTooSmall as error:
             return TooSmall(job.job_id, error.bytes_needed)
         except FoveateError as error:
@@ -98,12 +107,42 @@ class MediaWorker:
         )
         return UnpackDone(job.job_id, result.skeleton, blobs, started_at, now())
 
+    def _probe_video(self, job: ProbeVideo) -> VideoProbed:
+        header, wanted, picks = open_video(
+            self._arena.view(job.source),
+            job.container,
+            job.sampling,
+            seconds_max=job.seconds_max,
+            pixels_max=job.pixels_max,
+        )
+        return VideoProbed(job.job_id, header, wanted, picks)
+
+    def _decode_frames(self, job: DecodeFrames) -> FramesDecoded:
+        shape = (len(job.picks), job.height, job.width, 3)
+        out = np.frombuffer(self._arena.view(job.out), np.uint8, count=math.prod(shape)).reshape(shape)
+        places: list[int] = []
+        decoded = decode_frames(
+            self._arena.view(job.source),
+            job.header,
+            job.picks,
+            (job.width, job.height),
+            seconds_max=job.seconds_max,
+            background=self._config.appearance.background,
+        )
+        for place, pixels in decoded:
+            out[place] = pixels
+            places.append(place)
+        return FramesDecoded(job.job_id, tuple(places))
+
     def _prepare(self, job: Prepare, spans: list[Span]) -> Prepared:
         self._check(job.header)
         fit = (job.options.fit_width, job.options.fit_height)
         with _Stretch("media_decode", spans):
             source = self._arena.view(job.source)
-            pixels = to_pixels(source, job.header, self._scratch, look=self._config.appearance, fit=fit)
+            if job.header.format == RAW:
+                pixels = frame_pixels(source, job.header)
+            else:
+                pixels = to_pixels(source, job.header, self._scratch, look=self._config.appearance, fit=fit)
         with _Stretch("mm_processor", spans):
             picture = self._processor.process(pixels, job.options)
             bundle = write_bundle(self._arena.view(job.out), job.out, picture.arrays)

@@ -29,7 +29,7 @@ _MAGIC: Final = (
     (b"data:", "a data URL inside the data"),
 )
 _RIFF: Final = {b"WAVE": "WAV audio", b"AVI ": "an AVI video"}
-_HEIC_BRANDS: Final = frozenset(
+HEIC_BRANDS: Final = frozenset(
     {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs", b"mif1", b"msf1", b"mif2"}
 )
 
@@ -45,7 +45,7 @@ def looks_like(data: memoryview) -> str | None:
     if head[:4] == b"RIFF":
         return _RIFF.get(head[8:12], "a RIFF file")
     if head[4:8] == b"ftyp":
-        return "a HEIC picture" if _HEIC_BRANDS.intersection(brands(data)) else "an MP4 or QuickTime video"
+        return "a HEIC picture" if HEIC_BRANDS.intersection(brands(data)) else "an MP4 or QuickTime video"
     return _looks_like_text(head)
 
 

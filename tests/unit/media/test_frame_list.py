@@ -1,0 +1,31 @@
+"""Lists of JPEG frames: joined and taken apart, and what is damaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from foveate.core.errors import MediaUndecodable
+from foveate.media.frame_list import MARK, frame_places, is_frame_list, joined
+
+FRAMES = [b"\xff\xd8 one \xff\xd9", b"\xff\xd8 two, with \xff\xd9 in it \xff\xd9", b"\xff\xd8\xff\xd9"]
+
+
+def test_frames_come_apart_where_they_were_joined() -> None:
+    data = memoryview(joined(FRAMES))
+
+    assert is_frame_list(data)
+    assert [bytes(data[at : at + size]) for at, size in frame_places(data)] == FRAMES
+
+
+@pytest.mark.parametrize(
+    "data",
+    [MARK, joined(FRAMES)[:-1], joined(FRAMES) + b"\0", MARK + b"\0\0\0\0", MARK + b"\xff\xff\xff\xff" + b"x" * 100],
+)
+def test_lists_that_do_not_add_up_are_damaged(data: bytes) -> None:
+    with pytest.raises(MediaUndecodable):
+        frame_places(memoryview(data))
+
+
+def test_a_picture_is_no_list() -> None:
+    assert not is_frame_list(memoryview(FRAMES[0]))
+    assert not is_frame_list(memoryview(b""))
