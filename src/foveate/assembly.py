@@ -16,6 +16,7 @@ from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
 from foveate.core.errors import StartupError
+from foveate.core.media import Appearance
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.journey.job import Got, Made, Wanted
@@ -30,6 +31,7 @@ from foveate.media.fetch import Fetcher, FetchLimits
 from foveate.media.messages import WorkerConfig
 from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
+from foveate.media.probe import Accepted
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
 from foveate.models.port import PromptSide
@@ -78,7 +80,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        prompt_side = await _load(files, media, engine, scope)
+        prompt_side = await _load(partial(load_prompt_side, files, _appearance(settings)), media, engine, scope)
         text = TextWork(prompt_side)
         scope.callback(text.close)
         fetcher = Fetcher(user_agent=_user_agent(settings), limits=_fetch_limits(settings))
@@ -136,13 +138,15 @@ def served_name(settings: Settings, files: ModelFiles) -> str:
     return settings.model.served_name or (Path(files.name).name if Path(files.name).is_dir() else files.name)
 
 
-async def _load(files: ModelFiles, media: MediaPool, engine: EmbeddedEngine, scope: AsyncExitStack) -> PromptSide:
+async def _load(
+    load_prompt: Callable[[], PromptSide], media: MediaPool, engine: EmbeddedEngine, scope: AsyncExitStack
+) -> PromptSide:
     """Start workers and engine while the prompt side loads. The first failure ends the others."""
     scope.push_async_callback(media.stop, seconds_max=1.0)
     scope.push_async_callback(engine.stop, seconds_max=2.0)
     try:
         async with asyncio.TaskGroup() as tasks:
-            prompt_side = tasks.create_task(asyncio.to_thread(load_prompt_side, files))
+            prompt_side = tasks.create_task(asyncio.to_thread(load_prompt))
             tasks.create_task(media.start())
             tasks.create_task(engine.start())
     except* StartupError as group:
@@ -178,12 +182,18 @@ def _pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
     media = settings.media
     return PoolConfig(
         workers=media.workers or min(_spare_cores(), MEDIA_WORKERS_MAX),
-        config=WorkerConfig(files.directory),
+        config=WorkerConfig(files.directory, _appearance(settings), media.decode_pixels_max),
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,
         start_seconds_max=settings.server.start_seconds_max,
     )
+
+
+def _appearance(settings: Settings) -> Appearance:
+    media = settings.media
+    red, green, blue = bytes.fromhex(media.background.removeprefix("#"))
+    return Appearance((red, green, blue), media.icc_to_srgb, media.truncated_accepted)
 
 
 def _rules(settings: Settings) -> Rules:
@@ -224,6 +234,7 @@ def _limits(settings: Settings) -> Limits:
         fetch_seconds_max=settings.fetch.total_seconds,
         item_seconds_max=settings.server.request_seconds_max,
         answer_tokens_default=settings.limits.answer_tokens_default,
+        pictures=Accepted(settings.media.formats, settings.media.animation_frames_max),
     )
 
 

@@ -14,9 +14,9 @@ from foveate.media.probe import probe as read_header
 
 
 async def probe(item: Item, job: Job, tools: Tools) -> None:
-    """Price the picture. Raises MediaUnsupported, MediaUndecodable, ImageTooLarge, ImageShapeRefused, PromptTooLong."""
+    """Price the picture. Raises MediaUnsupported, MediaUndecodable, TooManyFrames, ImageTooLarge, ImageShapeRefused, PromptTooLong."""
     assert item.blob is not None
-    item.header = read_header(tools.arena.view(item.blob.slot))
+    item.header = read_header(tools.arena.view(item.blob.slot), tools.limits.pictures)
     _check_size(item.header, job.request.caller.budget)
     item.estimate = tools.prompt_side.estimate(item.header.width, item.header.height, item.options)
     priced = sum(other.estimate.tokens for other in job.items if other.estimate is not None)

@@ -16,6 +16,7 @@ from foveate.journey.rules import LiveRules
 from foveate.journey.text import TextWork
 from foveate.media.fetch import Fetcher
 from foveate.media.pool import MediaPool
+from foveate.media.probe import ANY_FORMAT, Accepted
 from foveate.models.port import PromptSide
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import Observer
@@ -32,6 +33,7 @@ class Limits:
     fetch_seconds_max: float
     item_seconds_max: float
     answer_tokens_default: int
+    pictures: Accepted = ANY_FORMAT
     detail_low_pixels: int = 512 * 512
     """``detail: low`` caps a picture at this many pixels, where the model's processor can be told to."""
     engine_wait_seconds: float = 4.0

@@ -9,8 +9,10 @@ a few milliseconds for the worst of files. Does not cover: whether the pixels be
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from foveate.core.errors import MediaUndecodable, MediaUnsupported, TooManyFrames
 from foveate.core.media import ImageHeader
@@ -36,26 +38,37 @@ IMAGE_FORMATS: Final = tuple(_READERS)
 _DISPLAY_NAMES: Final = {"webp": "WebP"}
 
 
-def probe(data: memoryview, accepted: Collection[str] = IMAGE_FORMATS, *, frames_max: int | None = None) -> ImageHeader:
-    """Read the header of an encoded picture in one of the ``accepted`` formats.
+class Accepted(msgspec.Struct, frozen=True):
+    """Which pictures a server takes, whatever a tier says. ``frames_max``: frames that an animation may announce; one is decoded."""
 
-    Raises MediaUnsupported when the bytes are none of them, MediaUndecodable when they are one but its header is damaged,
-    TooManyFrames when it is an animation of more than ``frames_max`` frames (as far as the header's reader counts them).
+    formats: tuple[str, ...] = IMAGE_FORMATS
+    frames_max: int = 1000
+
+
+ANY_FORMAT: Final = Accepted()
+
+
+def probe(data: memoryview, accepted: Accepted = ANY_FORMAT) -> ImageHeader:
+    """Read the header of an encoded picture.
+
+    Raises MediaUnsupported when the bytes are no accepted format, MediaUndecodable when they are one but its header is damaged,
+    TooManyFrames when it is an animation of too many frames: as many as the header says (PNG, AVIF), or as a walk of bounded
+    length comes upon (GIF, WebP); what lies behind its end is not counted, and never decoded either.
     """
     if len(data) == 0:
         raise MediaUndecodable("The picture is empty.")
     name = image_format(data)
-    if name is None or name not in accepted:
-        raise _unsupported(data, name, accepted)
+    if name is None or name not in accepted.formats:
+        raise _unsupported(data, name, accepted.formats)
     try:
         header = _READERS[name](data)
     except (ValueError, IndexError, struct.error) as error:
         detail = str(error)
         raise MediaUndecodable(f"The {shown(name)} picture's header is damaged or incomplete.", detail=detail) from None
-    if frames_max is not None and header.frames > frames_max:
+    if header.frames > accepted.frames_max:
         raise TooManyFrames(
-            f"The animation has {header.frames} frames; at most {frames_max} are allowed, although only the first is looked at.",
-            limit=frames_max,
+            f"The animation has {header.frames} frames; at most {accepted.frames_max} may be, although only the first is shown.",
+            limit=accepted.frames_max,
             actual=header.frames,
             limit_name="media.animation_frames_max",
         )
@@ -67,10 +80,10 @@ def shown(name: str) -> str:
     return _DISPLAY_NAMES.get(name, name.upper())
 
 
-def _unsupported(data: memoryview, name: str | None, accepted: Collection[str]) -> MediaUnsupported:
+def _unsupported(data: memoryview, name: str | None, formats: tuple[str, ...]) -> MediaUnsupported:
     guess = looks_like(data) if name is None else f"{'an' if name == 'avif' else 'a'} {shown(name)} picture"
     what = f"The media looks like {guess}, which is not accepted." if guess else "The media is not an accepted picture."
-    return MediaUnsupported(f"{what} Accepted formats: {', '.join(shown(each) for each in accepted)}.")
+    return MediaUnsupported(f"{what} Accepted formats: {', '.join(shown(each) for each in formats)}.")
 
 
 def image_format(data: memoryview) -> str | None:

@@ -21,6 +21,7 @@ from foveate.core.errors import FoveateError, ImageTooLarge, MediaCostly, MediaU
 from foveate.core.media import RAW, Blob, ImageHeader, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Span, Stage
+from foveate.decisions.budget import DECODE_LIMIT
 from foveate.media.image import Scratch, to_pixels
 from foveate.media.messages import (
     DecodeFrames,
@@ -157,7 +158,7 @@ class MediaWorker:
                 f"The picture is {header.width}x{header.height} pixels, {header.pixels} in all; at most {limit} are decoded.",
                 limit=limit,
                 actual=header.pixels,
-                limit_name="media.decode_pixels_max",
+                limit_name=DECODE_LIMIT,
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -28,6 +28,8 @@ def parse_list(value: object) -> object:
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
+PictureFormat = Literal["jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"]
+Formats = Annotated[tuple[PictureFormat, ...], BeforeValidator(parse_list)]
 Ports = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
-from foveate.settings.declare import Bytes, GiB, KiB, MiB, Names, Ports, Section, setting
+from foveate.settings.declare import Bytes, Formats, GiB, KiB, MiB, Names, PictureFormat, Ports, Section, setting
 
 
 class ServerSettings(Section):
@@ -79,15 +79,16 @@ class MediaSettings(Section):
         128_000_000, "Decoded pixels of one picture, whatever its tier says and even where a tier makes it fit.", low=1
     )
     animation_frames_max: int = setting(
-        1000, "Frames an animated picture may announce; only the first is decoded.", low=1
+        1000, "Frames an animated picture may have; only the first is decoded.", low=1, high=2000
     )
-    formats: Names = setting(
-        ("jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"), "Picture formats that are accepted, comma-separated."
+    formats: Formats = setting(
+        get_args(PictureFormat),
+        "Picture formats that are accepted, of these, comma-separated. Others are answered with 415.",
     )
     background: str = setting("#ffffff", "Colour (#rrggbb) behind transparent pixels.", pattern=r"^#[0-9A-Fa-f]{6}$")
     icc_to_srgb: bool = setting(False, "Convert pictures with an embedded ICC profile to sRGB.")
     truncated_accepted: bool = setting(
-        False, "Decode pictures whose data end early, instead of refusing them with 422."
+        False, "Decode pictures whose data end early as far as they go, instead of refusing them with 422."
     )
 
 

@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,9 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from foveate.core.errors import MediaUndecodable, MediaUnsupported
+from foveate.core.errors import MediaUndecodable, MediaUnsupported, TooManyFrames
 from foveate.core.media import ImageHeader
-from foveate.media.probe import IMAGE_FORMATS, probe
+from foveate.media.headers.raster import CHUNKS_MAX
+from foveate.media.probe import IMAGE_FORMATS, Accepted, probe
+from foveate.settings import Settings
+from foveate.settings.declare import PictureFormat
 
 CASES = Path("tests/data/cases")
 ENCODERS = {
@@ -27,6 +31,9 @@ ENCODERS = {
     "tiff": {"format": "TIFF"},
     "avif": {"format": "AVIF"},
 }
+
+
+COUNTED = Accepted(frames_max=2**32)
 
 
 def picture(width: int = 13, height: int = 7, mode: str = "RGB") -> Image.Image:
@@ -47,7 +54,7 @@ def exif_with(orientation: int) -> bytes:
 
 
 def header_of(data: bytes) -> ImageHeader:
-    return probe(memoryview(data))
+    return probe(memoryview(data), COUNTED)
 
 
 @pytest.mark.parametrize("name", IMAGE_FORMATS)
@@ -259,3 +266,84 @@ def test_walks_are_bounded() -> None:
     ):
         with pytest.raises(MediaUndecodable):
             header_of(endless)
+
+
+# ---------------------------------------------------------------------------------------------- formats that are accepted
+
+
+@pytest.mark.parametrize("name", IMAGE_FORMATS)
+def test_a_format_that_is_switched_off_is_refused_by_its_name(name: str) -> None:
+    others = tuple(other for other in IMAGE_FORMATS if other != name)
+    data = memoryview(encoded(picture(), **ENCODERS[name]))
+    with pytest.raises(MediaUnsupported) as caught:
+        probe(data, Accepted(others))
+    assert caught.value.public.startswith(f"The media looks like {'an' if name == 'avif' else 'a'} ")
+    named, _, listed = caught.value.public.lower().partition("accepted formats: ")
+    assert name in named
+    assert listed.rstrip(".").split(", ") == list(others)
+    assert probe(data, Accepted((name,))).format == name
+
+
+def test_the_settings_know_the_same_formats() -> None:
+    assert get_args(PictureFormat) == IMAGE_FORMATS == Settings().media.formats
+    assert Settings().media.animation_frames_max == Accepted().frames_max
+
+
+# --------------------------------------------------------------------------------------------------------------- animations
+
+
+def gif_of(frames: int, *, blocks: bytes = b"\x02\x4c\x01\0") -> bytes:
+    """Return a GIF of one pixel and ``frames`` frames; ``blocks`` are a frame's picture data."""
+    screen = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(6)
+    extension = b"\x21\xf9\x04\0\0\0\0\0"
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02" + blocks
+    return screen + (extension + frame) * frames + b";"
+
+
+@pytest.mark.parametrize("frames", [2, 3, 900])
+def test_frames_of_a_gif_are_counted_through_every_kind_of_block(frames: int) -> None:
+    assert header_of(gif_of(frames)).frames == frames
+    images = [picture(20, 20).rotate(90 * turns).convert("P") for turns in range(3)]
+    data = encoded(images[0], format="GIF", save_all=True, append_images=images[1:], comment=b"x" * 600)
+    assert header_of(data).frames == 3 == Image.open(io.BytesIO(data)).n_frames
+
+
+def test_a_cut_gif_has_the_frames_that_came() -> None:
+    whole = gif_of(5)
+    counted = {header_of(whole[:end]).frames for end in range(40, len(whole))}
+    assert counted == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("name", ["PNG", "WEBP", "GIF", "AVIF"])
+def test_more_frames_than_allowed_are_refused(name: str) -> None:
+    frames = [Image.new("RGB", (16, 16), (20 * index, 5, 5)) for index in range(4)]
+    data = memoryview(encoded(frames[0], format=name, save_all=True, append_images=frames[1:], duration=50))
+    assert probe(data, Accepted(frames_max=4)).frames == 4
+    with pytest.raises(TooManyFrames) as caught:
+        probe(data, Accepted(frames_max=3))
+    assert (caught.value.limit, caught.value.actual) == (3, 4)
+    assert caught.value.limit_name == "media.animation_frames_max"
+
+
+def test_a_walk_that_is_cut_short_counts_what_it_saw() -> None:
+    endless = gif_of(100_000)
+    assert 2000 < header_of(endless).frames < 5000
+    with pytest.raises(TooManyFrames):
+        probe(memoryview(endless), Accepted(frames_max=2000))
+    huge_first_frame = gif_of(3, blocks=b"\x02" + b"\x01a" * 20_000 + b"\0")
+    assert header_of(huge_first_frame).frames == 1
+    anmf = b"ANMF" + struct.pack("<I", 0)
+    webp = b"RIFF" + struct.pack("<I", 0) + b"WEBPVP8X" + struct.pack("<I", 10) + b"\2" + bytes(9) + anmf * 100_000
+    assert header_of(webp).frames == CHUNKS_MAX
+    claims = bytearray(encoded(picture(), format="PNG", save_all=True, append_images=[picture(14)]))
+    at = claims.index(b"acTL") + 4
+    claims[at : at + 4] = struct.pack(">I", 2**32 - 1)
+    assert header_of(bytes(claims)).frames == 2**32 - 1
+
+
+@pytest.mark.parametrize("cut", ["trak", "mdia", "minf", "stbl", "stsz"])
+def test_an_avif_sequence_whose_track_is_damaged_is_a_still(cut: str) -> None:
+    frames = [Image.new("RGB", (16, 16), (20 * index, 5, 5)) for index in range(4)]
+    data = encoded(frames[0], format="AVIF", save_all=True, append_images=frames[1:])
+    assert header_of(data).frames == 4
+    assert header_of(data.replace(cut.encode(), b"free")).frames == 1

@@ -15,7 +15,7 @@ CHUNKS_MAX: Final = 4096
 """A PNG writer that flushes every 8 KiB needs fewer for 32 MiB; the walk over them takes about 1 ms."""
 
 GIF_STEPS_MAX: Final = 16_384
-"""Blocks of a GIF that are walked over (about 3 ms): 4 MB of picture data or 3,276 tiny frames. Frames behind them are not counted."""
+"""Blocks of a GIF that are walked over (about 3 ms): 4 MB of picture data or 2,048 tiny frames. Frames behind them are not counted."""
 
 _STEPS_OF_A_FRAME: Final = 4
 """Reading a frame's place takes as long as stepping over so many blocks."""
