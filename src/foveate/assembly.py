@@ -32,6 +32,8 @@ from foveate.media.messages import WorkerConfig
 from foveate.media.policy import UrlPolicy
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.media.probe import Accepted
+from foveate.media.proxy import Proxy
+from foveate.media.resolve import ServerResolver, parse_servers
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
 from foveate.models.port import PromptSide
@@ -61,6 +63,8 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         arena_bytes = _arena_bytes(settings)
         metrics = Metrics()
         rules = _rules(settings)
+        fetcher = _fetcher(settings)
+        scope.push_async_callback(fetcher.aclose)
         request_log = _request_log(settings.log)
         if request_log is not None:
             scope.push_async_callback(partial(asyncio.to_thread, request_log.close))
@@ -83,8 +87,6 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
         prompt_side = await _load(partial(load_prompt_side, files, _appearance(settings)), media, engine, scope)
         text = TextWork(prompt_side)
         scope.callback(text.close)
-        fetcher = Fetcher(user_agent=_user_agent(settings), limits=_fetch_limits(settings))
-        scope.push_async_callback(fetcher.aclose)
         tools = Tools(
             limits=_limits(settings),
             arena=arena,
@@ -207,7 +209,9 @@ def _policy(settings: Settings) -> UrlPolicy:
         http_allowed=fetch.http_allowed,
         private_networks=fetch.private_networks,
         hosts=fetch.hosts,
+        only_hosts=fetch.only_hosts,
         ports=fetch.ports,
+        file_root=fetch.file_root,
     )
 
 
@@ -215,10 +219,25 @@ def _fetch_limits(settings: Settings) -> FetchLimits:
     fetch = settings.fetch
     return FetchLimits(
         total_seconds_max=fetch.total_seconds,
+        dns_seconds_max=fetch.dns_seconds,
         connect_seconds_max=fetch.connect_seconds,
+        first_byte_seconds_max=fetch.first_byte_seconds,
         read_seconds_max=fetch.read_seconds,
         transfers_max=fetch.concurrency_max,
         transfers_per_host_max=fetch.per_host_max,
+        dead_host_failures=fetch.dead_host_failures,
+        dead_host_seconds=fetch.dead_host_seconds,
+    )
+
+
+def _fetcher(settings: Settings) -> Fetcher:
+    """Raises StartupError when the proxy or a name server is not written as one."""
+    fetch = settings.fetch
+    return Fetcher(
+        user_agent=_user_agent(settings),
+        limits=_fetch_limits(settings),
+        resolver=ServerResolver(parse_servers(fetch.dns_servers)) if fetch.dns_servers else None,
+        proxy=Proxy.of(fetch.proxy) if fetch.proxy else None,
     )
 
 

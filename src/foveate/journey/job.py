@@ -14,7 +14,8 @@ from foveate.journey.holds import Lease, SlotHold
 from foveate.journey.places import Places
 from foveate.journey.port import Unpacked
 from foveate.journey.rules import Rules
-from foveate.media.policy import MediaUrl, UrlPolicy
+from foveate.media.policy import UrlPolicy
+from foveate.media.url import MediaUrl
 from foveate.models.port import RenderedPrompt, VisualEstimate
 from foveate.observe.ledger import ItemLedger, RequestLedger
 

@@ -27,10 +27,13 @@ _METADATA_ADDRESSES: Final[frozenset[IpAddress]] = frozenset(
         IPv4Address("168.63.129.16"),  # Azure WireServer: an address that is otherwise public
         IPv4Address("100.100.100.200"),  # Alibaba
         IPv4Address("192.0.0.192"),  # Oracle classic
+        IPv4Address("169.254.0.23"),  # Tencent
+        IPv4Address("169.254.42.42"),  # Scaleway
         IPv6Address("fd00:ec2::254"),  # AWS
         IPv6Address("fd00:ec2::23"),  # AWS EKS pod identity
         IPv6Address("fd20:ce::254"),  # Google
         IPv6Address("fd00:42::42"),  # Scaleway
+        IPv6Address("fd00:c1::a9fe:a9fe"),  # Oracle
     ]
 )
 
@@ -97,8 +100,10 @@ def refusal(ip: IpAddress) -> str | None:
     if ip in (IPv6Address("::"), IPv6Address("::1")):
         return _first_rule(ip, _V6_RULES)
     inner_rules = [rule for inner in embedded(ip) if (rule := refusal(inner)) is not None]
-    if inner_rules:
-        return METADATA if METADATA in inner_rules else inner_rules[0]
+    if METADATA in inner_rules:
+        return METADATA
+    if inner_rules and ip not in _NAT64_LOCAL:  # of those several are spelled, and which one is meant is not known
+        return inner_rules[0]
     if any(ip in network for network in _REACHED_THROUGH_IPV4):
         return None
     rule = _first_rule(ip, _V6_RULES)
@@ -113,6 +118,8 @@ def embedded(ip: IpAddress) -> tuple[IPv4Address, ...]:
     found: list[int] = []
     if any(ip in network for network in (_MAPPED, _COMPATIBLE, _TRANSLATED, _NAT64, _NAT64_LOCAL)):
         found.append(bits)
+    if ip in _NAT64_LOCAL:
+        found.extend(_translated(bits))
     if ip in _SIX_TO_FOUR:
         found.append(bits >> 80)
     if ip in _TEREDO:
@@ -121,6 +128,14 @@ def embedded(ip: IpAddress) -> tuple[IPv4Address, ...]:
     if (bits >> 32) & 0xFFFF_FFFF in _ISATAP_IDENTIFIERS:
         found.append(bits)
     return tuple(IPv4Address(value & 0xFFFF_FFFF) for value in found)
+
+
+def _translated(bits: int) -> list[int]:
+    """Return what a translator's prefix of 48, 56 or 64 bits would make of an address; bits 64 to 71 are left out
+    (RFC 6052, section 2.2).
+    """
+    without_octet = (bits >> 64) << 56 | bits & 2**56 - 1
+    return [without_octet >> 120 - prefix - 32 for prefix in (48, 56, 64)]
 
 
 def _first_rule(

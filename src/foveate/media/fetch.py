@@ -1,53 +1,64 @@
 """Fetch media that a client named by URL.
 
 Covers: one lookup a hop, every address of the answer judged by the policy, the connection made to a judged address
-and to nothing else (:mod:`foveate.media.transport`); every redirect hop judged like the first; time limits on
-connecting, on each read and on the whole; transfers bounded altogether and a host; the size cap while streaming (the
-sink's); one retry after a broken connection or a 5xx, none after anything else. Does not cover: caching, and what the
-bytes are (:mod:`foveate.media.probe`).
+and to nothing else (:mod:`foveate.media.transport`); every redirect hop judged like the first; time limits on each part
+and on the whole; transfers bounded altogether and a host; hosts that lately did not answer refused at once
+(:mod:`foveate.media.dead_hosts`); one retry after a broken connection or a 5xx, none after anything else; local files,
+where a root is configured. Does not cover: the size cap (the sink's), caching, and what the bytes are
+(:mod:`foveate.media.probe`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import http
 import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import aiohttp
 import msgspec
-from blake3 import blake3
 
 from foveate.core.clock import now
-from foveate.core.errors import FetchFailed, FetchRejected, FoveateError
+from foveate.core.errors import FetchFailed, FetchRejected, FetchTimeout, FoveateError
 from foveate.media.addresses import IpAddress
+from foveate.media.dead_hosts import DeadHosts
+from foveate.media.files import LocalFiles
 from foveate.media.gates import Gates
-from foveate.media.policy import MediaUrl, UrlPolicy
+from foveate.media.policy import UrlPolicy
+from foveate.media.proxy import Proxy
+from foveate.media.receive import Body, Pour, check_status, receive
 from foveate.media.resolve import Resolver, SystemResolver
 from foveate.media.sink import Sink
-from foveate.media.transport import Broken, Progress, Transport, too_slow
+from foveate.media.transport import Broken, Progress, Transport, TransportLimits, timed_out
+from foveate.media.url import MediaUrl
 
 log = logging.getLogger(__name__)
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 RETRY_PAUSE_SECONDS: Final = 0.2
 ADDRESSES_TRIED_MAX: Final = 3
-_PHRASES: Final = {status.value: f"{status.value} {status.phrase}" for status in http.HTTPStatus}
 
 
 class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of every transfer. ``total_seconds_max`` counts from the call of :meth:`Fetcher.fetch`, its wait for a
-    place included.
+    """Bounds of every transfer, seconds and numbers. ``total_seconds_max`` counts from the call of
+    :meth:`Fetcher.fetch` over all hops, waits for a place and the retry included; ``dns_seconds_max`` counts a hop,
+    ``connect_seconds_max`` an address tried, ``first_byte_seconds_max`` from the connection to the end of the answer's
+    headers, ``read_seconds_max`` a silence in the body. After ``dead_host_failures`` in a row a host is left alone for
+    ``dead_host_seconds`` (0 failures: never).
     """
 
     total_seconds_max: float = 30.0
+    dns_seconds_max: float = 5.0
     connect_seconds_max: float = 5.0
+    first_byte_seconds_max: float = 10.0
     read_seconds_max: float = 10.0
     transfers_max: int = 64
     transfers_per_host_max: int = 16
     waiting_max: int = 4096
+    dead_host_failures: int = 5
+    dead_host_seconds: float = 10.0
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -62,13 +73,6 @@ class Fetched(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class _Body(msgspec.Struct, frozen=True):
-    """What a body came to."""
-
-    digest: str
-    size: int
-
-
 @dataclass(slots=True)
 class _Walk:
     """One call of :meth:`Fetcher.fetch` on its way from hop to hop."""
@@ -81,7 +85,10 @@ class _Walk:
 
 
 class Fetcher:
-    """Fetches untrusted URLs into sinks. Made and used on one event loop; :meth:`aclose` ends its connections."""
+    """Fetches untrusted URLs into sinks. Made and used on one event loop; :meth:`aclose` ends its connections.
+
+    With a ``proxy`` every web URL goes through it, and names are judged as names only.
+    """
 
     def __init__(
         self,
@@ -90,20 +97,28 @@ class Fetcher:
         limits: FetchLimits | None = None,
         resolver: Resolver | None = None,
         tls: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
-        self._limits = limits or FetchLimits()
+        self._limits = limits = limits or FetchLimits()
         self._resolver = resolver or SystemResolver()
+        self._proxied = proxy is not None
         self._transport = Transport(
+            TransportLimits(
+                connect_seconds_max=limits.connect_seconds_max,
+                first_byte_seconds_max=limits.first_byte_seconds_max,
+            ),
             user_agent=user_agent,
-            connect_seconds_max=self._limits.connect_seconds_max,
-            read_seconds_max=self._limits.read_seconds_max,
             tls=tls,
+            proxy=proxy,
+            resolver=self._resolver,
         )
         self._gates = Gates(
-            total_max=self._limits.transfers_max,
-            per_host_max=self._limits.transfers_per_host_max,
-            waiting_max=self._limits.waiting_max,
+            total_max=limits.transfers_max,
+            per_host_max=limits.transfers_per_host_max,
+            waiting_max=limits.waiting_max,
         )
+        self._dead = DeadHosts(failures_max=limits.dead_host_failures, seconds=limits.dead_host_seconds)
+        self._files = LocalFiles()
 
     async def fetch(
         self,
@@ -121,18 +136,19 @@ class Fetcher:
         ``policy`` judges every hop; it comes with the call because an operator may replace it while the server runs.
 
         Raises UrlInvalid, UrlRefused (at any hop), FetchRejected (the origin refuses: permanent), FetchFailed (5xx,
-        408, 429, broken, not reachable), FetchTimeout, QueueFull, and whatever the sink raises (MediaTooLarge).
-        ``param`` and ``part`` go into the error.
+        408, 429, broken, not reachable, lately dead), FetchTimeout (with ``limit_name`` of the limit that ran out,
+        unless it was ``deadline``), QueueFull, and whatever the sink raises (MediaTooLarge). ``param`` and ``part`` go
+        into the error.
         """
         walk = _Walk(sink, policy, redirects_max)
-        started = now()
+        started, total = now(), self._limits.total_seconds_max
         try:
             try:
-                async with asyncio.timeout(min(deadline - started, self._limits.total_seconds_max)):
+                async with asyncio.timeout(min(deadline - started, total)):
                     parsed = policy.parse(url) if isinstance(url, str) else url
                     last, body = await self._follow(parsed, walk)
             except TimeoutError:
-                raise too_slow(walk.progress) from None
+                raise _too_slow(walk.progress, total if started + total <= deadline else None) from None
         except FoveateError as error:
             error.param = error.param or param
             error.part = part if error.part is None else error.part
@@ -140,11 +156,14 @@ class Fetcher:
         return Fetched(body.digest, body.size, last.host, walk.redirects, now() - started)
 
     async def aclose(self) -> None:
-        """Close every connection and give the resolver's threads back. No transfer may be running."""
+        """Close every connection and give the threads back. No transfer may be running."""
         await self._transport.aclose()
+        await self._files.aclose()
         await self._resolver.aclose()
 
-    async def _follow(self, url: MediaUrl, walk: _Walk) -> tuple[MediaUrl, _Body]:
+    async def _follow(self, url: MediaUrl, walk: _Walk) -> tuple[MediaUrl, Body]:
+        if url.scheme == "file":
+            return url, await self._read_file(url, walk)
         retried = False
         seen = {(url.scheme, url.authority, url.target)}
         while True:
@@ -160,7 +179,7 @@ class Fetcher:
                 walk.progress.doing = "recovering from a broken connection"
                 await asyncio.sleep(RETRY_PAUSE_SECONDS)
                 continue
-            if isinstance(result, _Body):
+            if isinstance(result, Body):
                 return url, result
             url = walk.policy.follow(url, result)
             place = (url.scheme, url.authority, url.target)
@@ -169,36 +188,92 @@ class Fetcher:
             walk.redirects += 1
             seen.add(place)
 
-    async def _hop(self, url: MediaUrl, walk: _Walk) -> _Body | str:
+    async def _hop(self, url: MediaUrl, walk: _Walk) -> Body | str:
         """One request. Returns the body's facts, or the Location of a redirect."""
         progress = walk.progress
+        self._dead.check(_key(url), now())  # before waiting in line for it
         progress.doing = "waiting for other downloads to end"
         async with self._gates.place(url.host):
-            progress.doing = "resolving its host name"
-            addresses = await self._addresses(url, walk.policy)
-            progress.doing = "waiting for its origin to answer"
-            async with self._transport.answer(url, addresses, progress) as response:
-                if response.status in REDIRECTS and "Location" in response.headers:
-                    return response.headers["Location"]
-                _check_status(response, url)
-                progress.doing = "receiving it"
-                return await _stream(response, walk.sink, url)
+            with self._watched(_key(url)):
+                progress.doing = "resolving its host name"
+                addresses = await self._addresses(url, walk)
+                async with self._transport.answer(url, addresses, progress) as response:
+                    if response.status in REDIRECTS and "Location" in response.headers:
+                        return response.headers["Location"]
+                    check_status(response, url, proxied=self._proxied)
+                    progress.doing = "receiving it"
+                    return await receive(response, walk.sink, progress, read_seconds_max=self._limits.read_seconds_max)
 
-    async def _addresses(self, url: MediaUrl, policy: UrlPolicy) -> list[IpAddress]:
-        """Resolve once; refuse the URL when any of the answers is refused."""
+    @contextmanager
+    def _watched(self, key: str) -> Iterator[None]:
+        """Learn from one exchange whether the host is alive. Raises FetchFailed when it is held dead."""
+        self._dead.enter(key, now())
+        try:
+            yield
+        except Broken as broken:
+            if broken.unreachable:
+                self._dead.failed(key, now())
+            else:
+                self._dead.answered(key)
+            raise
+        except FetchTimeout:
+            self._dead.failed(key, now())
+            raise
+        except FetchRejected:
+            self._dead.answered(key)
+            raise
+        except BaseException:
+            self._dead.left(key)  # cancelled, out of its own time, or refused: that tells nothing about the host
+            raise
+        self._dead.answered(key)
+
+    async def _addresses(self, url: MediaUrl, walk: _Walk) -> list[IpAddress]:
+        """Resolve once; refuse the URL when any of the answers is refused. None: a proxy resolves."""
+        if self._proxied:
+            walk.policy.check_proxied(url)
+            return []
         if url.address is not None:
             addresses = [url.address]
         else:
+            seconds = self._limits.dns_seconds_max
             try:
-                addresses = await self._resolver.resolve(url.host, url.port)
+                async with asyncio.timeout(seconds):
+                    addresses = await self._resolver.resolve(url.host, url.port)
+            except TimeoutError:
+                raise timed_out("fetch.dns_seconds", seconds, "its host name was not resolved", walk.progress) from None
             except (OSError, UnicodeError) as error:
                 public = "The media could not be fetched: its host name could not be resolved."
                 raise FetchFailed(public, detail=f"{url.host}: {error}") from None
         if not addresses:
             raise FetchFailed("The media could not be fetched: its host name has no address.", detail=url.host)
         for address in addresses:
-            policy.check_address(url, address)
+            walk.policy.check_address(url, address)
         return addresses[:ADDRESSES_TRIED_MAX]
+
+    async def _read_file(self, url: MediaUrl, walk: _Walk) -> Body:
+        walk.progress.where, walk.progress.doing = str(url), "waiting for other downloads to end"
+        async with self._gates.place(url.host):
+            walk.progress.doing = "reading the file"
+            async with self._files.open(walk.policy.file_root, url.target) as (size, pieces):
+                pour = Pour(walk.sink)
+                walk.sink.open(size)
+                async for piece in pieces:
+                    pour.write(piece)
+        if pour.size == 0:
+            raise FetchRejected("The media file is empty.", detail=str(url))
+        return pour.body()
+
+
+def _key(url: MediaUrl) -> str:
+    return f"{url.host}:{url.port}"
+
+
+def _too_slow(progress: Progress, total_seconds: float | None) -> FetchTimeout:
+    """Return the error for a transfer whose whole time is up; ``total_seconds`` when it was that limit."""
+    limit_name = None if total_seconds is None else "fetch.total_seconds"
+    which = "" if total_seconds is None else f" ({limit_name}: {total_seconds:g} s)"
+    public = f"The media could not be fetched in time: time ran out while {progress.doing}{which}."
+    return FetchTimeout(public, detail=progress.where, limit_name=limit_name, limit=total_seconds)
 
 
 def _redirects_too_often(url: MediaUrl, walk: _Walk) -> FetchRejected:
@@ -209,37 +284,3 @@ def _redirects_too_often(url: MediaUrl, walk: _Walk) -> FetchRejected:
         limit=walk.redirects_max,
         actual=walk.redirects + 1,
     )
-
-
-def _check_status(response: aiohttp.ClientResponse, url: MediaUrl) -> None:
-    """Accept a plain 200 or 203. Raises FetchRejected, FetchFailed, Broken (5xx)."""
-    status = response.status
-    detail = f"{url}: {status}"
-    if status in (200, 203):
-        encoding = response.headers.get("Content-Encoding", "").strip().lower()
-        if encoding not in ("", "identity"):
-            # Undoing it would need a cap of its own; an origin that ignores "identity" is rare enough to be refused.
-            public = "The media could not be fetched: its origin sends it compressed although asked not to."
-            raise FetchRejected(public, detail=f"{detail} {encoding[:40]!r}")
-        return
-    public = f"The media could not be fetched: its origin answered {_PHRASES.get(status, str(status))}."
-    if status >= 500:
-        raise Broken(FetchFailed(public, detail=detail))
-    if status in (408, 425, 429):
-        # Not tried again here, but it is not the client's fault either: it may come back later.
-        raise FetchFailed(public, detail=detail)
-    if status in (401, 403):
-        public += " It may want a fresh signature or another User-Agent than this server is set to send."
-    raise FetchRejected(public, detail=detail)
-
-
-async def _stream(response: aiohttp.ClientResponse, sink: Sink, url: MediaUrl) -> _Body:
-    digest, size = blake3(), 0
-    sink.open(response.content_length)
-    async for chunk in response.content.iter_any():
-        sink.write(chunk)
-        digest.update(chunk)
-        size += len(chunk)
-    if size == 0:
-        raise FetchRejected("The media could not be fetched: its origin answered with an empty body.", detail=str(url))
-    return _Body(digest.hexdigest(), size)

@@ -2,26 +2,32 @@
 
 The HTTP client is given the address, never the name: it cannot resolve, and its pool of connections is keyed by
 address, port and TLS name. ``Host`` and the TLS server name are those of the URL. No proxy variables, no cookies, no
-redirects followed, no compressed transfer asked for or undone. Error details carry host and path, never a query. Does
-not cover: which addresses may be contacted (:mod:`foveate.media.policy`), and the whole transfer's deadline.
+redirects followed, no compressed transfer asked for or undone here. Error details carry host and path, never a query.
+Does not cover: which addresses may be contacted (:mod:`foveate.media.policy`), and the whole transfer's deadline.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
 import aiohttp.abc
+import msgspec
 import yarl
 
 from foveate.core.errors import FetchFailed, FetchTimeout, FoveateError
 from foveate.media.addresses import IpAddress
-from foveate.media.policy import MediaUrl
+from foveate.media.proxy import Proxy
+from foveate.media.resolve import Resolver
+from foveate.media.url import MediaUrl
 
 IDLE_SECONDS_MAX: Final = 5.0
 """How long a connection waits for its next use; short, because idle connections count against the process's
@@ -32,9 +38,11 @@ descriptors.
 class Broken(Exception):
     """A transfer that may succeed when it is tried once more; carries the error to raise when it does not."""
 
-    def __init__(self, error: FoveateError) -> None:
+    def __init__(self, error: FoveateError, *, unreachable: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
+        self.unreachable = unreachable
+        """Whether it was the connection that failed, as opposed to what the origin said."""
 
 
 @dataclass(slots=True)
@@ -45,15 +53,35 @@ class Progress:
     where: str = ""
 
 
+class TransportLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long each part of one exchange may take, in seconds."""
+
+    connect_seconds_max: float
+    """TCP, TLS and a proxy's consent, for each address tried."""
+    first_byte_seconds_max: float
+    """From the connection to the end of the answer's headers."""
+
+
 class Transport:
-    """An HTTP client for checked addresses. Made and used on one event loop."""
+    """An HTTP client for checked addresses. Made and used on one event loop.
+
+    With a ``proxy`` it is given names instead, which the proxy resolves; ``resolver`` then looks up the proxy's own.
+    """
 
     def __init__(
-        self, *, user_agent: str, connect_seconds_max: float, read_seconds_max: float, tls: ssl.SSLContext | None = None
+        self,
+        limits: TransportLimits,
+        *,
+        user_agent: str,
+        tls: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
+        self._limits = limits
         self._headers = {"User-Agent": user_agent, "Accept": "image/*,*/*;q=0.5", "Accept-Encoding": "identity"}
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds_max, sock_read=read_seconds_max)
         self._tls = tls or ssl.create_default_context()
+        self._proxy = proxy
+        self._names = _ProxyName(proxy, resolver)
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -62,23 +90,31 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a GET to the first of ``addresses`` that takes a connection and hold the response.
 
-        Translates every failure of the client, in the block too. Raises FetchTimeout, FetchFailed, Broken.
+        No addresses: the proxy gets the name. Translates every failure of the client, in the block too. Raises
+        FetchTimeout, FetchFailed, Broken.
         """
         try:
-            response = await self._connect(url, addresses)
+            response = await self._connect(url, addresses, progress)
             try:
                 yield response
             finally:
                 # Drops the connection, unless the body was read to its end: then it is already back in the pool.
                 response.close()
-        except aiohttp.ServerTimeoutError:
-            raise too_slow(progress) from None
+        except aiohttp.ConnectionTimeoutError:
+            seconds = self._limits.connect_seconds_max
+            raise timed_out("fetch.connect_seconds", seconds, "its origin took no connection", progress) from None
         except aiohttp.ClientSSLError as error:
             public = "The media could not be fetched: no trusted TLS connection to its origin."
             raise FetchFailed(public, detail=_describe(url, error)) from None
+        except aiohttp.ClientProxyConnectionError as error:
+            public = "The media could not be fetched: this server's proxy cannot be reached."
+            raise Broken(FetchFailed(public, detail=_describe(url, error))) from None
+        except aiohttp.ClientHttpProxyError as error:
+            public = "The media could not be fetched: this server's proxy does not connect to its origin."
+            raise FetchFailed(public, detail=f"{_describe(url, error)} {error.status}") from None
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             public = "The media could not be fetched: the connection to its origin broke or was refused."
-            raise Broken(FetchFailed(public, detail=_describe(url, error))) from None
+            raise Broken(FetchFailed(public, detail=_describe(url, error)), unreachable=True) from None
         except aiohttp.ClientError as error:
             public = "The media could not be fetched: its origin does not speak proper HTTP."
             raise FetchFailed(public, detail=_describe(url, error)) from None
@@ -89,60 +125,113 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def _connect(self, url: MediaUrl, addresses: Sequence[IpAddress]) -> aiohttp.ClientResponse:
+    async def _connect(
+        self, url: MediaUrl, addresses: Sequence[IpAddress], progress: Progress
+    ) -> aiohttp.ClientResponse:
+        if not addresses:
+            return await self._request(url, url.bracketed, progress)
         for address in addresses[:-1]:
             try:
-                return await self._request(url, address)
+                return await self._request(url, _literal(address), progress)
             except aiohttp.ClientSSLError:
                 raise
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
                 continue  # nothing was sent; the next address is as good
-        return await self._request(url, addresses[-1])
+        return await self._request(url, _literal(addresses[-1]), progress)
 
-    async def _request(self, url: MediaUrl, address: IpAddress) -> aiohttp.ClientResponse:
-        literal = f"[{address}]" if address.version == 6 else str(address)
-        return await self._client().get(
-            # encoded=True: not a byte of the target may change, it may be signed.
-            yarl.URL(f"{url.scheme}://{literal}:{url.port}{url.target}", encoded=True),
-            headers={"Host": url.authority},
-            server_hostname=url.host if url.scheme == "https" else None,
-            allow_redirects=False,
-        )
+    async def _request(self, url: MediaUrl, host: str, progress: Progress) -> aiohttp.ClientResponse:
+        headers = {"Host": url.authority}
+        consent = None
+        if self._proxy is not None and self._proxy.authorization is not None:
+            consent = {"Proxy-Authorization": self._proxy.authorization}
+            if url.scheme == "http":
+                headers |= consent
+        progress.doing = "connecting to its origin"
+        try:
+            async with asyncio.timeout(None) as first_byte:
+                return await self._client().get(
+                    # encoded=True: not a byte of the target may change, it may be signed.
+                    yarl.URL(f"{url.scheme}://{host}:{url.port}{url.target}", encoded=True),
+                    headers=headers,
+                    server_hostname=url.host if url.scheme == "https" else None,
+                    proxy=self._proxy.url if self._proxy is not None else None,
+                    proxy_headers=consent if url.scheme == "https" else None,
+                    allow_redirects=False,
+                    trace_request_ctx=(first_byte, progress),
+                )
+        except aiohttp.ConnectionTimeoutError:
+            raise
+        except TimeoutError:
+            seconds = self._limits.first_byte_seconds_max
+            raise timed_out("fetch.first_byte_seconds", seconds, "its origin did not answer", progress) from None
+
+    async def _connected(self, _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+        """The connection stands: from now on the answer's headers are waited for."""
+        timer, progress = context.trace_request_ctx
+        progress.doing = "waiting for its origin to answer"
+        timer.reschedule(asyncio.get_running_loop().time() + self._limits.first_byte_seconds_max)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 ssl=self._tls,
                 limit=0,  # the fetcher's gates bound the transfers; a second queue here would be unfair to hosts
-                resolver=_NoNames(),
+                resolver=self._names,
                 use_dns_cache=False,
                 keepalive_timeout=IDLE_SECONDS_MAX,
             )
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_create_end.append(self._connected)
+            trace.on_connection_reuseconn.append(self._connected)
             self._session = aiohttp.ClientSession(
                 connector=connector,
-                timeout=self._timeout,
+                timeout=aiohttp.ClientTimeout(
+                    total=None,
+                    connect=self._limits.connect_seconds_max,
+                    sock_connect=self._limits.connect_seconds_max,
+                ),
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,
+                trace_configs=[trace],
             )
         return self._session
 
 
-class _NoNames(aiohttp.abc.AbstractResolver):
-    """Refuses every name: that the HTTP client never resolves is enforced here, not believed."""
+class _ProxyName(aiohttp.abc.AbstractResolver):
+    """Refuses every name but the proxy's: that the HTTP client never resolves an origin is enforced here, not believed."""
+
+    def __init__(self, proxy: Proxy | None, resolver: Resolver | None) -> None:
+        self._proxy, self._resolver = proxy, resolver
 
     async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[aiohttp.abc.ResolveResult]:
-        raise OSError(errno.EPERM, "names are resolved before the HTTP client is asked")
+        if self._proxy is None or self._resolver is None or host != self._proxy.host:
+            raise OSError(errno.EPERM, "names are resolved before the HTTP client is asked")
+        return [
+            {
+                "hostname": host,
+                "host": str(address),
+                "port": port,
+                "family": socket.AF_INET if address.version == 4 else socket.AF_INET6,
+                "proto": socket.IPPROTO_TCP,
+                "flags": socket.AI_NUMERICHOST,
+            }
+            for address in await self._resolver.resolve(host, port)
+        ]
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Nothing to close: the resolver is its owner's."""
 
 
-def too_slow(progress: Progress) -> FetchTimeout:
-    """Return the error for a transfer whose time is up."""
-    public = f"The media could not be fetched in time: time ran out while {progress.doing}."
-    return FetchTimeout(public, detail=progress.where)
+def timed_out(limit_name: str, seconds: float, what: str, progress: Progress) -> FetchTimeout:
+    """Return the error for a limit of its own that ran out."""
+    public = f"The media could not be fetched in time: {what} ({limit_name}: {seconds:g} s)."
+    return FetchTimeout(public, detail=progress.where, limit_name=limit_name, limit=seconds)
+
+
+def _literal(address: IpAddress) -> str:
+    return f"[{address}]" if address.version == 6 else str(address)
 
 
 def _describe(url: MediaUrl, error: Exception) -> str:

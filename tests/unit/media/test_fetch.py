@@ -6,202 +6,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import logging
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
+from tests.unit.media.sites import BODY, Buffer, Names, Site, answering, fetcher_for, get, redirecting, refused, silent
 
 from foveate.core.clock import now
 from foveate.core.errors import (
     FetchFailed,
     FetchRejected,
     FetchTimeout,
-    FoveateError,
     MediaTooLarge,
     QueueFull,
     UrlInvalid,
     UrlRefused,
 )
-from foveate.media.addresses import IpAddress
-from foveate.media.fetch import Fetched, Fetcher, FetchLimits
-from foveate.media.policy import UrlPolicy
-
-BODY = bytes(range(256)) * 1000
-BOMB = Path("tests/data/cases/case026_64MiB_zeros_content_encoding.gz").read_bytes()
-Answer = Callable[["Site", str, asyncio.StreamWriter], Awaitable[None]]
-
-
-class Site:
-    """An origin: records every request head, answers with what its ``answer`` writes, then closes unless that says
-    otherwise.
-    """
-
-    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
-        self.answer, self.tls = answer, tls
-        self.heads: list[str] = []
-        self.connections = 0
-        self.keep_open = False
-        self.asked = asyncio.Event()
-        self.server_names: list[str | None] = []
-
-    async def __aenter__(self) -> Site:
-        if self.tls is not None:
-            self.tls.sni_callback = lambda _socket, name, _context: self.server_names.append(name)
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    def url(self, target: str = "/a.png", host: str = "127.0.0.1") -> str:
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}{target}"
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                self.heads.append(head.decode("latin-1"))
-                self.asked.set()
-                await self.answer(self, self.heads[-1].split()[1], writer)
-                await writer.drain()
-                if not self.keep_open:
-                    break
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away, as some tests want
-        finally:
-            writer.close()
-
-
-def answering(body: bytes = BODY, status: str = "200 OK", headers: str = "", length: str | None = "") -> Answer:
-    """Answer everything the same way. ``length`` None: no Content-Length."""
-
-    async def answer(_site: Site, _target: str, writer: asyncio.StreamWriter) -> None:
-        announced = "" if length is None else f"Content-Length: {length or len(body)}\r\n"
-        writer.write(f"HTTP/1.1 {status}\r\n{announced}{headers}\r\n".encode() + body)
-
-    return answer
-
-
-def redirecting(*locations: str) -> Answer:
-    """Answer the n-th request with a redirect to the n-th location, then with the body."""
-
-    async def answer(site: Site, target: str, writer: asyncio.StreamWriter) -> None:
-        step = len(site.heads) - 1
-        if step < len(locations):
-            location = locations[step].replace("PORT", str(site.port))
-            writer.write(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
-        else:
-            await answering()(site, target, writer)
-
-    return answer
-
-
-class Buffer:
-    """A sink with a cap, as the arena's is."""
-
-    def __init__(self, bytes_max: int = 1 << 20) -> None:
-        self.bytes_max, self.data = bytes_max, bytearray()
-        self.hints: list[int | None] = []
-        self.resets = 0
-        self.written = asyncio.Event()
-
-    def open(self, size_hint: int | None) -> None:
-        self.hints.append(size_hint)
-        if size_hint is not None and size_hint > self.bytes_max:
-            raise MediaTooLarge(limit=self.bytes_max, actual=size_hint)
-
-    def write(self, chunk: bytes) -> None:
-        if len(self.data) + len(chunk) > self.bytes_max:
-            raise MediaTooLarge(limit=self.bytes_max)
-        self.data += chunk
-        self.written.set()
-
-    def reset(self) -> None:
-        self.resets += 1
-        self.data.clear()
-
-
-class Names:
-    """A resolver with an answer a lookup; the last one stays."""
-
-    def __init__(self, **answers: list[list[str]]) -> None:
-        self.answers = {name.replace("_", "."): list(lists) for name, lists in answers.items()}
-        self.asked: list[str] = []
-
-    async def resolve(self, host: str, port: int) -> list[IpAddress]:
-        self.asked.append(host)
-        if host not in self.answers:
-            raise OSError("unknown name")
-        lists = self.answers[host]
-        return [ip_address(text) for text in (lists.pop(0) if len(lists) > 1 else lists[0])]
-
-    async def aclose(self) -> None:
-        pass
-
-
-class Bound:
-    """A fetcher with the policy that a test calls it with."""
-
-    def __init__(self, fetcher: Fetcher, policy: UrlPolicy, redirects_max: int) -> None:
-        self.fetcher, self.policy, self.redirects_max = fetcher, policy, redirects_max
-
-    async def fetch(self, url: str, sink: Buffer, **options: object) -> Fetched:
-        return await self.fetcher.fetch(
-            url,
-            sink,
-            policy=self.policy,
-            redirects_max=self.redirects_max,
-            **options,  # type: ignore[arg-type]
-        )
-
-
-@asynccontextmanager
-async def fetcher_for(
-    *sites: Site,
-    names: Names | None = None,
-    limits: FetchLimits | None = None,
-    tls: ssl.SSLContext | None = None,
-    redirects_max: int = 5,
-    **policy: object,
-) -> AsyncIterator[Bound]:
-    settings = {
-        "http_allowed": True,
-        "private_networks": ["127.0.0.0/8"],
-        "ports": [site.port for site in sites],
-        **policy,
-    }
-    fetcher = Fetcher(
-        user_agent="foveate-test/1.0 (+https://example.org)",
-        limits=limits or FetchLimits(total_seconds_max=20, read_seconds_max=5),
-        resolver=names,
-        # A context without authorities: reading the system's store for every test would take longer than the tests.
-        tls=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-    )
-    try:
-        yield Bound(fetcher, UrlPolicy.of(**settings), redirects_max)  # type: ignore[arg-type]
-    finally:
-        await fetcher.aclose()
-
-
-async def get(site: Site, target: str = "/a.png", *, sink: Buffer | None = None, **options: object) -> Fetched:
-    async with fetcher_for(site, **options) as fetcher:  # type: ignore[arg-type]
-        return await fetcher.fetch(site.url(target), sink or Buffer(), deadline=now() + 20)
-
-
-async def refused(site: Site, error: type[FoveateError], target: str = "/a.png", **options: object) -> FoveateError:
-    with pytest.raises(error) as caught:
-        await get(site, target, **options)  # type: ignore[arg-type]
-    return caught.value
-
+from foveate.media.fetch import Fetched, FetchLimits
 
 # --------------------------------------------------------------------------------------------------------------- plain
 # fetches
@@ -464,58 +288,8 @@ async def test_bytes_behind_the_announced_length_are_never_taken() -> None:
     assert bytes(sink.data) in (b"", BODY[:10])
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "gzip, gzip", "br", "zstd", "deflate"])
-async def test_compressed_transfer_is_refused_not_expanded(encoding: str) -> None:
-    async with Site(answering(BOMB, headers=f"Content-Type: image/png\r\nContent-Encoding: {encoding}\r\n")) as site:
-        sink = Buffer()
-        assert "compressed" in (await refused(site, FetchRejected, sink=sink)).public
-    assert not sink.data
-
-
-async def test_a_gzip_file_without_the_header_is_just_bytes() -> None:
-    data = gzip.compress(b"x" * 100)
-    async with Site(answering(data, headers="Content-Encoding: identity\r\n")) as site:
-        sink = Buffer()
-        await get(site, sink=sink)
-    assert bytes(sink.data) == data
-
-
 # --------------------------------------------------------------------------------------------------------------- time,
 # places, logs
-
-
-async def silent(_site: Site, _target: str, _writer: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(30)
-
-
-async def dripping(_site: Site, _target: str, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    while not writer.is_closing():
-        writer.write(b"x")
-        await writer.drain()
-        await asyncio.sleep(0.02)
-
-
-async def stalling(_site: Site, _target: str, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    await writer.drain()
-    await asyncio.sleep(30)
-
-
-@pytest.mark.parametrize(
-    ("answer", "limits", "doing"),
-    [
-        (silent, FetchLimits(read_seconds_max=0.2), "answer"),
-        (silent, FetchLimits(total_seconds_max=0.3), "answer"),
-        (stalling, FetchLimits(read_seconds_max=0.2), "receiving"),
-        (dripping, FetchLimits(read_seconds_max=5, total_seconds_max=0.3), "receiving"),
-    ],
-)
-async def test_every_kind_of_slowness_ends_once(answer: Answer, limits: FetchLimits, doing: str) -> None:
-    async with Site(answer) as site:
-        error = await refused(site, FetchTimeout, limits=limits)
-    assert doing in error.public
-    assert len(site.heads) == 1
 
 
 async def test_a_deadline_in_the_past_connects_nowhere() -> None:
