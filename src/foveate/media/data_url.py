@@ -3,7 +3,8 @@
 What is accepted beyond the plain form: any media type and parameters (the bytes decide what the picture is, not what
 the client calls it), any capitals in the scheme and the marker, line breaks in the payload, missing padding, the
 URL-safe alphabet and a percent-encoded payload. What cannot be decoded without doubt is refused: nothing is ever
-skipped or guessed.
+skipped or guessed. ``data:video/jpeg;base64,<frame>,<frame>,...`` is a list of JPEG frames, as vLLM's clients send them;
+it becomes one piece of media (:mod:`foveate.media.frame_list`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from urllib.parse import unquote_to_bytes
 import pybase64
 
 from foveate.core.errors import DataUrlInvalid
+from foveate.media.frame_list import joined
 
 HEADER_CHARACTERS_MAX: Final = 1024
 """The media type and its parameters end, with a comma, within this many characters."""
+
+FRAMES_KIND: Final = "video/jpeg"
+FRAME_BYTES_MIN: Final = 16
 
 _RAW_BASE64: Final = re.compile(r"[A-Za-z0-9+/_\-\s]{16,64}=*\s*")
 _LINE_BREAK: Final = re.compile(rb"[ \t]*[\r\n]+[ \t]*")
@@ -32,11 +37,10 @@ def is_data_url(text: str) -> bool:
 
 def decode_data_url(text: str) -> bytes:
     """Return the bytes of a base64 ``data:`` URL. Raises DataUrlInvalid with a sentence that says what is wrong."""
-    payload = _payload(text)
-    try:
-        decoded = pybase64.b64decode(payload, validate=True)
-    except (binascii.Error, ValueError):
-        decoded = _decode_repaired(payload)
+    kind, payload = _parts(text)
+    if kind == FRAMES_KIND:
+        return joined(_frame(piece) for piece in payload.split(","))
+    decoded = _decode(payload)
     if not decoded:
         raise DataUrlInvalid("The data URL is empty.")
     return decoded
@@ -45,7 +49,7 @@ def decode_data_url(text: str) -> bytes:
 def decode_data_url_into(text: str, out: memoryview) -> int:
     """Decode into the start of ``out`` and return the number of bytes written.
 
-    Raises DataUrlInvalid, and ValueError when ``out`` is too small (three quarters of the text always suffice).
+    Raises DataUrlInvalid, and ValueError when ``out`` is too small (as much as the text has always suffices).
     """
     decoded = decode_data_url(text)
     if len(decoded) > len(out):
@@ -55,7 +59,23 @@ def decode_data_url_into(text: str, out: memoryview) -> int:
     return len(decoded)
 
 
-def _payload(text: str) -> str:
+def _frame(payload: str) -> bytes:
+    decoded = _decode(payload)
+    # No JPEG is as short, and a list of shorter ones could be larger than its base64 was.
+    if len(decoded) < FRAME_BYTES_MIN:
+        raise DataUrlInvalid("A frame in the data URL's list of frames is empty or too short to be a picture.")
+    return decoded
+
+
+def _decode(payload: str) -> bytes:
+    try:
+        return pybase64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        return _decode_repaired(payload)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return the media type, in small letters, and the payload."""
     if not is_data_url(text):
         if _RAW_BASE64.fullmatch(text[:64]):
             raise DataUrlInvalid("This looks like bare base64; put data:image/...;base64, before it.")
@@ -64,12 +84,12 @@ def _payload(text: str) -> str:
     comma = text.find(",", start, start + HEADER_CHARACTERS_MAX)
     if comma < 0:
         raise DataUrlInvalid("The data URL has no comma before its payload.")
-    _, *parameters = text[start:comma].split(";")
+    kind, *parameters = text[start:comma].split(";")
     if not any(parameter.strip().lower() == "base64" for parameter in parameters):
         raise DataUrlInvalid("Only base64 data URLs are supported; write data:image/...;base64,...")
     if is_data_url(text[comma + 1 : comma + 65]):
         raise DataUrlInvalid("The data URL has its prefix twice.")
-    return text[comma + 1 :]
+    return kind.strip().lower(), text[comma + 1 :]
 
 
 def _decode_repaired(payload: str) -> bytes:

@@ -37,7 +37,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
 class Unpack(msgspec.Struct, frozen=True, tag="unpack"):
     """Take the inline pictures out of the JSON ``body`` and put their bytes into ``out``.
 
-    ``out`` needs at most three quarters of the body. ``job_id`` is given by the pool.
+    ``out`` needs at most as much as the body has. ``job_id`` is given by the pool.
     """
 
     body: Slot

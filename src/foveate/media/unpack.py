@@ -43,7 +43,7 @@ class Unpacking(msgspec.Struct, frozen=True):
 def unpack(body: memoryview, out: memoryview) -> Unpacking:
     """Take the inline pictures out of the JSON text ``body`` and write their bytes to ``out``, one after the other.
 
-    ``out`` of three quarters of the body's size always suffices. A malformed ``data:`` URL is an entry of the result,
+    ``out`` of the body's size always suffices. A malformed ``data:`` URL is an entry of the result,
     not an exception. Raises InvalidParameter when the body is not JSON, BodyTooLarge when it is too large even
     without its pictures.
     """

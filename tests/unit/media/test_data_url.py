@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from foveate.core.errors import DataUrlInvalid
 from foveate.media.data_url import decode_data_url, decode_data_url_into, is_data_url
+from foveate.media.frame_list import frame_places
 
 CASES = [json.loads(line) for line in Path("tests/data/cases/case036_data_urls.jsonl").read_text("utf-8").splitlines()]
 PNG = decode_data_url(CASES[0]["url"])
@@ -86,3 +87,24 @@ def test_knows_a_data_url() -> None:
     assert is_data_url(" DaTa:x")
     assert not is_data_url("database:x")
     assert not is_data_url("https://data:80/")
+
+
+def test_a_list_of_frames_becomes_one_piece() -> None:
+    frames = [b"\xff\xd8 one frame \xff\xd9", b"\xff\xd8 another frame \xff\xd9"]
+    url = "data:VIDEO/JPEG;base64," + ",".join(base64.b64encode(frame).decode() for frame in frames)
+    data = memoryview(decode_data_url(url))
+    assert [bytes(data[at : at + size]) for at, size in frame_places(data)] == frames
+
+
+def test_the_field_case_of_200_frames_is_taken_apart() -> None:
+    text = Path("tests/data/cases/case077_200_frames_video_jpeg.txt").read_text().strip()
+    data = memoryview(decode_data_url(text))
+    places = frame_places(data)
+    assert len(places) == 200
+    assert all(bytes(data[at : at + 2]) == b"\xff\xd8" for at, _ in places)
+
+
+@pytest.mark.parametrize("payload", ["", ",", "AAAA", "A" * 24 + ",,", "A" * 24 + ",%%%%"])
+def test_a_list_with_a_bad_frame_is_refused(payload: str) -> None:
+    with pytest.raises(DataUrlInvalid):
+        decode_data_url("data:video/jpeg;base64," + payload)

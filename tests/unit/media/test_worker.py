@@ -12,21 +12,27 @@ import msgspec
 import numpy as np
 import pytest
 from PIL import Image
+from tests.clips import number_of, numbered
 
 import foveate.models
 from foveate.core.errors import DataUrlInvalid, MediaCostly, MediaUndecodable
-from foveate.core.media import Appearance, ImageHeader, ImageOptions
+from foveate.core.media import RAW, Appearance, ImageHeader, ImageOptions
 from foveate.core.memory import Slot
+from foveate.decisions.frames import FrameSampling
 from foveate.media import worker
 from foveate.media.messages import (
+    DecodeFrames,
+    FramesDecoded,
     JobFailed,
     MediaJob,
     MediaReply,
     Prepare,
     Prepared,
+    ProbeVideo,
     TooSmall,
     Unpack,
     UnpackDone,
+    VideoProbed,
     WorkerConfig,
 )
 from foveate.media.probe import probe
@@ -213,6 +219,43 @@ def test_a_body_that_is_not_json_is_a_failed_job(processor: Processor) -> None:
     (reply,) = run(context, Unpack(context.arena.put(b"{nope"), OUT, 1))
     assert isinstance(reply, JobFailed)
     assert reply.error.code == "invalid_parameter"
+
+
+def test_a_video_is_opened_and_its_frames_go_where_they_should(processor: Processor) -> None:
+    clip = numbered(30)
+    probing = Context()
+    (probed,) = run(
+        probing,
+        ProbeVideo(probing.arena.put(clip), "mp4", FrameSampling(3), seconds_max=10, pixels_max=10_000, job_id=5),
+    )
+    assert isinstance(probed, VideoProbed)
+    assert (probed.job_id, probed.wanted, probed.header.frames) == (5, 3, 30)
+
+    decoding = Context()
+    source = decoding.arena.put(clip)
+    (reply,) = run(decoding, DecodeFrames(source, probed.header, probed.picks, 64, 48, 10.0, OUT, 6))
+    assert isinstance(reply, FramesDecoded)
+    assert (reply.job_id, reply.places) == (6, (0, 1, 2))
+    size = 64 * 48 * 3
+    frames = [Slot(OUT.offset + place * size, size) for place in reply.places]
+    pixels = [np.frombuffer(decoding.arena.view(slot), np.uint8).reshape(48, 64, 3) for slot in frames]
+    assert [number_of(frame) for frame in pixels] == [5, 15, 25]
+
+    picture = Context()
+    raw = picture.arena.put(pixels[1].tobytes())
+    (made,) = run(picture, Prepare(raw, ImageHeader(RAW, 64, 48), ImageOptions(), OUT, 7))
+    assert isinstance(made, Prepared)
+    assert (read_bundle(picture.arena.view(OUT), made.image.inputs)["pixels"] == pixels[1]).all()
+
+
+def test_a_bad_video_is_answered_and_the_next_job_done(processor: Processor) -> None:
+    context = Context()
+    noise = context.arena.put(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom", 1000)
+    probing = ProbeVideo(noise, "mp4", FrameSampling(3), seconds_max=10, pixels_max=10_000, job_id=1)
+    bad, good = run(context, probing, prepare(context, job_id=2))
+    assert isinstance(bad, JobFailed)
+    assert bad.error.code == "media_unsupported"
+    assert isinstance(good, Prepared)
 
 
 def test_with_the_processor_of_the_shipped_model() -> None:
