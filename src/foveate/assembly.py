@@ -19,6 +19,7 @@ from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.keys import KeyRing
 from foveate.journey.places import Places
@@ -104,7 +105,10 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
             flights=flights,
             observer=Observer(metrics, request_log),
             metrics=metrics,
-            multimodal_places=Places(settings.limits.multimodal_requests_max),
+            multimodal_places=Places(
+                settings.limits.multimodal_requests_max, waiting_max=settings.limits.multimodal_waiting_max
+            ),
+            in_flight=_in_flight(settings),
         )
         lag = await scope.enter_async_context(
             LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
@@ -254,6 +258,16 @@ def _limits(settings: Settings) -> Limits:
         item_seconds_max=settings.server.request_seconds_max,
         answer_tokens_default=settings.limits.answer_tokens_default,
         pictures=Accepted(settings.media.formats, settings.media.animation_frames_max),
+        decode_pixels_max=settings.media.decode_pixels_max,
+    )
+
+
+def _in_flight(settings: Settings) -> InFlight:
+    limits = settings.limits
+    return InFlight(
+        bytes_max=limits.media_bytes_in_flight_max,
+        pixels_max=limits.pixels_in_flight_max,
+        visual_tokens_max=limits.visual_tokens_in_flight_max,
     )
 
 
@@ -284,9 +298,20 @@ def _bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, 
     metrics.bind("foveate_arena_used_bytes", lambda: arena.used_bytes)
     metrics.bind("foveate_arena_capacity_bytes", lambda: arena.capacity_bytes)
     metrics.bind("foveate_admission_waiting", lambda: tools.multimodal_places.waiting)
+    metrics.bind("foveate_admission_places_taken", lambda: tools.multimodal_places.taken)
+    _bind_in_flight(metrics, tools.in_flight)
     metrics.bind("foveate_event_loop_lag_p99_seconds", lag.p99)
     metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
+
+
+def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:
+    metrics.bind("foveate_in_flight_requests", lambda: accounts.requests)
+    metrics.bind("foveate_in_flight_tenants", lambda: accounts.tenants)
+    for quantity in QUANTITIES:
+        name = "media_bytes" if quantity == "bytes" else quantity
+        metrics.bind(f"foveate_in_flight_{name}", partial(accounts.used, quantity))
+        metrics.bind(f"foveate_in_flight_{name}_capacity", partial(accounts.capacity.__getitem__, quantity))
 
 
 def _spare_cores() -> int:

@@ -25,6 +25,15 @@ from foveate.core.errors import (
 )
 
 DECODE_LIMIT: Final = "media.decode_pixels_max"
+SERVER_LIMITS: Final = (
+    DECODE_LIMIT,
+    "media.animation_frames_max",
+    "limits.media_bytes_in_flight_max",
+    "limits.pixels_in_flight_max",
+    "limits.visual_tokens_in_flight_max",
+    "limits.multimodal_waiting_max",
+)
+"""Settings that a budget rejection may name beside the fields of a tier: they hold for every tier, and for all requests together."""
 PARTS_MAX: Final = 256
 REFERENCES_PER_IMAGE_MAX: Final = 4
 """With ``count_repeats: false``, references are bounded before their contents are known: a conversation that names each of its pictures by

@@ -1,15 +1,17 @@
 """The request's path: what happens to a request, in order.
 
-``STEPS`` are taken by every request, ``ITEM_STEPS`` by each of its pictures, all pictures at once. Each step is one file; it reads what the
+``STEPS`` are taken by every request; what stands in an :func:`each` by each of its pictures, all pictures at once. A step reads what the
 steps before it left in the :class:`~foveate.journey.job.Job` and :class:`~foveate.journey.job.Item`, adds its own, or raises.
 
 ==========  ===========================================  =====================================  ==================================
 step        in → out                                     its limit                              refuses with
 ==========  ===========================================  =====================================  ==================================
-admit       turns → prompt, text tokens, a place         max_images, context, places            TooManyImages, PromptTooLong
+admit       turns → prompt, text tokens, a place         max_images, context, places            TooMany*, PromptTooLong, HouseFull
 allow       URL → checked URL                            URL policy                             UrlInvalid, UrlRefused
-fetch       reference → bytes in the arena, digest       max_item_bytes, fetch seconds          MediaTooLarge, Fetch*, DataUrl*
-probe       bytes → width, height, price                 max_image_*, context                   MediaUnsupported, ImageTooLarge
+fetch       reference → bytes in the arena, digest       max_item_bytes, max_fetch_seconds      MediaTooLarge, Fetch*, DataUrl*
+probe       bytes → width, height, price                 max_image_*                            MediaUnsupported, ImageTooLarge
+tally       totals so far                                max_total_*, context, bytes under way  MediaTotalTooLarge, PromptTooLong
+price       all headers → what all cost, made to fit     max_visual_tokens, what is under way   MediaTotalTooLarge, HouseFull
 embed       bytes → embeddings (cache or workers)        queues, job seconds and memory         MediaUndecodable, EncodeFailed
 assemble    embeddings → token ids, engine work          context                                PromptTooLong
 generate    engine work → tokens                         engine queue, deadline                 QueueFull, EngineFailed
@@ -25,39 +27,58 @@ from typing import Final
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
 from foveate.core.media import ImageOptions
-from foveate.core.request import ImagePart
+from foveate.core.request import ImagePart, Request
 from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
+from foveate.journey.port import Unpacked
 from foveate.journey.s1_admit import admit
 from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
-from foveate.journey.s5_embed import embed
-from foveate.journey.s6_generate import assemble
+from foveate.journey.s5_price import price, tally
+from foveate.journey.s6_embed import embed
+from foveate.journey.s7_generate import assemble
 from foveate.journey.tools import Tools
+from foveate.observe.ledger import RequestLedger
 
 Step = Callable[[Job, Tools], Awaitable[None]]
 ItemStep = Callable[[Item, Job, Tools], Awaitable[None]]
 
-ITEM_STEPS: Final[tuple[ItemStep, ...]] = (allow, fetch, probe, embed)
+
+def each(*steps: ItemStep) -> Step:
+    """Return the step that takes every picture through ``steps``, all at once.
+
+    The first failure ends the others and names its picture.
+    """
+
+    async def all_at_once(job: Job, tools: Tools) -> None:
+        if not job.items:
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for item in job.items:
+                    tasks.create_task(take_steps(item, job, tools, steps))
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+
+    return all_at_once
 
 
-async def gather(job: Job, tools: Tools) -> None:
-    """Take every picture through its steps, all at once. The first failure ends the others and names its picture."""
-    if not job.request.images:
-        return
-    job.items = [_item(part, job, tools) for part in job.request.images]
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for item in job.items:
-                tasks.create_task(_take_steps(item, job, tools))
-    except BaseExceptionGroup as group:
-        raise _first(group) from group
-    job.inputs_ready_at = max(item.ready_at for item in job.items)
+async def begin_media(job: Job, tools: Tools) -> None:
+    """Begin with the media. How long they may take to fetch counts from here."""
+    job.fetching_since = now()
+    job.items = [item_of(part, job, tools) for part in job.request.images]
 
 
-STEPS: Final[tuple[Step, ...]] = (admit, gather, assemble)
-"""After these, :func:`foveate.journey.s6_generate.generate` streams the answer."""
+STEPS: Final[tuple[Step, ...]] = (
+    admit,
+    begin_media,
+    each(allow, fetch, probe, tally),
+    price,
+    each(embed),
+    assemble,
+)
+"""After these, :func:`foveate.journey.s7_generate.generate` streams the answer."""
 
 
 async def prepare(job: Job, tools: Tools) -> None:
@@ -66,17 +87,23 @@ async def prepare(job: Job, tools: Tools) -> None:
         await step(job, tools)
 
 
-async def _take_steps(item: Item, job: Job, tools: Tools) -> None:
-    try:
-        for step in ITEM_STEPS:
-            await step(item, job, tools)
-    except FoveateError as error:
-        error.part = item.part.index if error.part is None else error.part
-        error.param = error.param or item.part.param
-        raise
+def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
+    """Return a request's job before its first step, with the rules that hold now."""
+    ledger = RequestLedger(
+        request_id=request.id,
+        model=request.model,
+        received_at=request.received_at,
+        images=len(request.images),
+        videos=len(request.videos),
+        tenant=request.caller.tenant,
+        tier=request.caller.budget.tier,
+    )
+    deadline = request.received_at + tools.limits.request_seconds_max
+    return Job(request, ledger, deadline, rules=tools.rules.current, unpacked=unpacked)
 
 
-def _item(part: ImagePart, job: Job, tools: Tools) -> Item:
+def item_of(part: ImagePart, job: Job, tools: Tools) -> Item:
+    """Return a picture's item before its first step."""
     wanted = ImageOptions(
         pixels_max=tools.limits.detail_low_pixels if part.detail == "low" else 0, several=len(job.request.images) > 1
     )
@@ -84,6 +111,17 @@ def _item(part: ImagePart, job: Job, tools: Tools) -> Item:
     if job.unpacked is not None:
         ledger.span(Span("media_fetch", job.unpacked.started_at, job.unpacked.ended_at))
     return Item(part=part, ledger=ledger, started_at=now(), options=tools.prompt_side.options(wanted))
+
+
+async def take_steps(item: Item, job: Job, tools: Tools, steps: tuple[ItemStep, ...]) -> None:
+    """Take one picture through steps; what they raise names it."""
+    try:
+        for step in steps:
+            await step(item, job, tools)
+    except FoveateError as error:
+        error.part = item.part.index if error.part is None else error.part
+        error.param = error.param or item.part.param
+        raise
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

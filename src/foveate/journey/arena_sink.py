@@ -25,11 +25,15 @@ class ArenaSink:
         bytes_max: int,
         *,
         take: Callable[[int], SlotHold],
+        grow: Callable[[int], None] = lambda size: None,
         too_large: type[FoveateError] = MediaTooLarge,
     ) -> None:
-        """``take`` gives a slot of a size (:func:`foveate.journey.room.take`), or raises ArenaFull."""
+        """``take`` gives a slot of a size (:func:`foveate.journey.room.take`), or raises ArenaFull. ``grow`` is told of bytes as they come
+        (or go, when negative), and may refuse them.
+        """
         self._arena = arena
         self._take = take
+        self._grow = grow
         self._bytes_max = bytes_max
         self._too_large = too_large
         self._hold: SlotHold | None = None
@@ -61,6 +65,7 @@ class ArenaSink:
         end = self._written + len(chunk)
         if end > self._bytes_max:
             raise self._refusal(end)
+        self._grow(len(chunk))
         if self._hold is None or end > self._hold.slot.size:
             self._reserve(self._step(end))
         assert self._hold is not None
@@ -69,6 +74,7 @@ class ArenaSink:
 
     def reset(self) -> None:
         """Forget what was written, before a retry."""
+        self._grow(-self._written)
         self._written = 0
 
     @property

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from foveate.caches.encoder import EncoderEntry
-from foveate.core.budget import Adjustment
+from foveate.core.budget import Adjustment, Budget
 from foveate.core.media import Blob, ImageHeader, ImageOptions
 from foveate.core.request import ImagePart, Request
 from foveate.core.stages import Span
+from foveate.decisions.budget import Shape
 from foveate.engines.port import EngineWork
 from foveate.journey.holds import Lease, SlotHold
+from foveate.journey.in_flight import Charge
 from foveate.journey.places import Places
 from foveate.journey.port import Unpacked
 from foveate.journey.rules import Rules
@@ -38,10 +40,11 @@ class Got:
 
     hold: SlotHold
     digest: str
+    redirects: int
 
     def again(self) -> Got:
         """Return the same with a further hold."""
-        return Got(self.hold.retain(), self.digest)
+        return Got(self.hold.retain(), self.digest, self.redirects)
 
     def release(self) -> None:
         """Give the hold back."""
@@ -67,7 +70,11 @@ class Made:
 
 @dataclass
 class Item:
-    """One picture under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there."""
+    """One picture under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there.
+
+    ``repeats`` tells that an earlier item of the request has the same content. ``shape`` is the size that the model gets to see: the
+    header's, or what the budget scales it down to.
+    """
 
     part: ImagePart
     ledger: ItemLedger
@@ -76,7 +83,10 @@ class Item:
     url: MediaUrl | None = None
     blob: Blob | None = None
     hold: SlotHold | None = None
+    repeats: bool = False
     header: ImageHeader | None = None
+    shape: Shape | None = None
+    probed_at: float = 0.0
     estimate: VisualEstimate | None = None
     lease: Lease[EncoderEntry] | None = None
     ready_at: float = 0.0
@@ -97,7 +107,10 @@ class Item:
 
 @dataclass
 class Job:
-    """One request under way. ``rules`` are those that held when it began."""
+    """One request under way. ``rules`` are those that held when it began.
+
+    ``contents`` has the first item of each content, by digest. ``charge`` is what it has under way; None for text.
+    """
 
     request: Request
     ledger: RequestLedger
@@ -105,18 +118,34 @@ class Job:
     rules: Rules
     unpacked: Unpacked | None = None
     place: Places | None = None
+    charge: Charge | None = None
     prompt: RenderedPrompt | None = None
     token_ids: list[int] = field(default_factory=list)
     text_tokens: int = 0
     items: list[Item] = field(default_factory=list)
+    contents: dict[str, Item] = field(default_factory=dict)
+    fetching_since: float = 0.0
     inputs_ready_at: float = 0.0
     work: EngineWork | None = None
     adjustments: list[Adjustment] = field(default_factory=list)
+
+    @property
+    def budget(self) -> Budget:
+        """The tier that holds for this request, from its beginning to its end."""
+        return self.request.caller.budget
+
+    @property
+    def charged(self) -> Charge:
+        """The account of a request with media."""
+        assert self.charge is not None, "a request with media is counted in before they are touched"
+        return self.charge
 
     def release(self) -> None:
         """Give back everything the request holds. Safe to call again."""
         for item in self.items:
             item.release()
+        if self.charge is not None:
+            self.charge.release()
         if self.place is not None:
             self.place.leave()
             self.place = None

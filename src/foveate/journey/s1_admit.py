@@ -1,47 +1,80 @@
 """Step 1: judge the request by its body alone, and wait for a place. Nothing of its media has been touched yet.
 
-Covers: number of pictures, the chat template, the text's share of the context, places. Does not cover: what a picture costs, which only its
-header tells (step 4). A text request never waits here: it needs no media place.
+Covers: number of pictures and videos, the tenant's requests under way, the chat template, the text's share of the context, places. Does not
+cover: what a picture costs, which only its header tells (step 4). A text request never waits here: it needs no media place.
 """
 
 from __future__ import annotations
 
 from foveate.core.clock import now
-from foveate.core.errors import InvalidParameter, InvalidPart, PromptTooLong, TooManyImages
+from foveate.core.errors import ErrorRecord, FoveateError, InvalidParameter, InvalidPart, PromptTooLong
+from foveate.core.media import InlineRef
+from foveate.core.request import MediaPart
 from foveate.core.stages import Span
+from foveate.decisions import budget
 from foveate.journey.job import Job
 from foveate.journey.tools import Tools
 
 
 async def admit(job: Job, tools: Tools) -> None:
-    """Render and count the prompt, then take a place. Raises TooManyImages, PromptInvalid, PromptTooLong."""
-    request = job.request
-    if request.videos:
-        raise InvalidPart("This server takes no videos.", param=request.videos[0].param, part=request.videos[0].index)
-    images = len(request.images)
-    images_max = request.caller.budget.max_images
-    if images > images_max:
-        raise TooManyImages(
-            f"The request has {images} pictures; at most {images_max} are allowed.",
-            param="messages",
-            limit=images_max,
-            actual=images,
-            limit_name="max_images",
-        )
-    job.prompt = await tools.text.render(request)
+    """Count the media, read the prompt, take a place.
+
+    Raises TooManyImages, TooManyVideos, PromptInvalid, PromptTooLong, HouseFull.
+    """
+    judge_parts(job)
+    count_in(job, tools)
+    await read_prompt(job, tools)
+    await take_place(job, tools)
+
+
+def judge_parts(job: Job) -> None:
+    """Judge how many pictures and videos there are, as far as the body tells. Raises TooManyImages, TooManyVideos."""
+    images, videos = job.request.images, job.request.videos
+    if videos:
+        raise InvalidPart("This server takes no videos.", param=videos[0].param, part=videos[0].index)
+    try:
+        budget.judge_videos(job.budget, len(videos))
+        budget.judge_references(job.budget, len(images), len({_named(part, job) for part in images}))
+    except FoveateError as error:
+        error.param = "messages"
+        raise
+
+
+def count_in(job: Job, tools: Tools) -> None:
+    """Open the account of a request with media. Raises HouseFull when its tenant has too many under way."""
+    if job.request.media:
+        job.charge = tools.in_flight.open(job.request.caller)
+
+
+async def read_prompt(job: Job, tools: Tools) -> None:
+    """Render and count the prompt. Raises PromptInvalid, PromptTooLong."""
+    job.prompt = await tools.text.render(job.request)
     job.text_tokens = tools.prompt_side.tokens_min(job.prompt)
     answer_tokens(job, tools, visual_tokens=0)
-    job.token_ids = await tools.text.tokenize(job.prompt, [""] * images)
+    job.token_ids = await tools.text.tokenize(job.prompt, [""] * len(job.request.images))
     job.text_tokens = len(job.token_ids)
     job.ledger.counts.text_tokens = job.text_tokens
     answer_tokens(job, tools, visual_tokens=0)
+
+
+async def take_place(job: Job, tools: Tools) -> None:
+    """Wait for a media place, where the request has media. Raises HouseFull when too many wait already."""
     # The pictures of an unpacked body were on their way before this step: that time is theirs, not a wait for a place.
-    started = job.unpacked.ended_at if job.unpacked is not None and images else request.received_at
-    if images:
-        await tools.multimodal_places.enter()
+    media = job.request.media
+    started = job.unpacked.ended_at if job.unpacked is not None and media else job.request.received_at
+    if media:
+        await tools.multimodal_places.enter(job.request.caller)
         job.place = tools.multimodal_places
     job.inputs_ready_at = now()
     job.ledger.span(Span("admission", started, job.inputs_ready_at))
+
+
+def _named(part: MediaPart, job: Job) -> object:
+    """Return what tells this medium from others before it is fetched: its content where that is here already, else its URL."""
+    if isinstance(part.ref, InlineRef) and job.unpacked is not None:
+        blob = job.unpacked.blobs[part.ref.index]
+        return part.ref if isinstance(blob, ErrorRecord) else blob.digest
+    return part.ref
 
 
 def answer_tokens(job: Job, tools: Tools, *, visual_tokens: int) -> int:

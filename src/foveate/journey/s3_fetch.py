@@ -1,7 +1,12 @@
-"""Step 3: from a reference to bytes in the arena with their content hash: over HTTP, from a data URL, or from an unpacked body."""
+"""Step 3: from a reference to bytes in the arena with their content hash: over HTTP, from a data URL, or from an unpacked body.
+
+Bytes are judged as they become known: those of one medium here, while they stream; those of all together when each has come
+(:func:`foveate.journey.s5_price.tally`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from blake3 import blake3
@@ -18,6 +23,7 @@ from foveate.core.errors import (
 )
 from foveate.core.media import Blob, DataRef, InlineRef
 from foveate.core.stages import Span
+from foveate.decisions.budget import judge_item_bytes
 from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.job import Got, Item, Job, Wanted
 from foveate.journey.room import take
@@ -27,11 +33,11 @@ from foveate.observe.table import FetchOutcome
 
 
 async def fetch(item: Item, job: Job, tools: Tools) -> None:
-    """Bring the bytes in. Raises DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull, MediaIdConflict."""
+    """Bring the bytes in. Raises DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull, HouseFull."""
     reference = item.part.ref
     try:
         if isinstance(reference, InlineRef):
-            _take_inline(item, job, tools, reference)
+            _take_inline(item, job, reference)
         elif isinstance(reference, DataRef):
             _take_data_url(item, job, tools, reference)
         else:
@@ -40,50 +46,82 @@ async def fetch(item: Item, job: Job, tools: Tools) -> None:
         item.ledger.span(Span("media_fetch", item.started_at, now()))
         raise
     assert item.blob is not None
-    if item.part.uuid is not None:
-        tools.aliases.bind(item.part.uuid, item.blob.digest)
-    job.ledger.counts.media_bytes += item.blob.size
+    _share_bytes(item, job)
+    counts = job.ledger.counts
+    counts.largest_item_bytes = max(counts.largest_item_bytes, item.blob.size)
+    counts.fetch_seconds = now() - job.fetching_since
 
 
-def _take_inline(item: Item, job: Job, tools: Tools, reference: InlineRef) -> None:
+def _take_inline(item: Item, job: Job, reference: InlineRef) -> None:
     assert job.unpacked is not None
     assert job.unpacked.hold is not None
     found = job.unpacked.blobs[reference.index]
     if isinstance(found, ErrorRecord):
         raise found.error()
-    _check_size(found.size, job.request.caller.budget.max_item_bytes)
+    _judge_size(found.size, job)
     item.hold = job.unpacked.hold.retain()
     item.blob = found
 
 
 def _take_data_url(item: Item, job: Job, tools: Tools, reference: DataRef) -> None:
     data = decode_data_url(reference.url)
-    _check_size(len(data), job.request.caller.budget.max_item_bytes)
+    _judge_size(len(data), job)
     item.hold = take(tools, len(data))
     tools.arena.view(item.hold.slot)[:] = data
     item.blob = Blob(item.hold.slot, blake3(data).hexdigest())
+
+
+def _judge_size(size: int, job: Job) -> None:
+    counts = job.ledger.counts
+    counts.largest_item_bytes = max(counts.largest_item_bytes, size)
+    judge_item_bytes(job.budget, size)
+
+
+def _share_bytes(item: Item, job: Job) -> None:
+    """Hold equal contents of one request once, as where repeats do not count they are also counted once."""
+    assert item.blob is not None
+    first = job.contents.setdefault(item.blob.digest, item)
+    item.repeats = first is not item
+    if item.repeats and item.hold is not None and first.hold is not None:
+        item.hold.release()
+        item.hold, item.blob = first.hold.retain(), first.blob
 
 
 async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     url = item.url
     assert url is not None
     item.ledger.origin(url.host)
-    budget = job.request.caller.budget
-    wanted = Wanted(url, job.rules.policy, budget.max_item_bytes, budget.max_redirects)
-    got, shared = await tools.fetches.share(
-        wanted, start=lambda: _transfer(wanted, tools), lease=lambda got: got.again()
-    )
+    wanted = Wanted(url, job.rules.policy, job.budget.max_item_bytes, job.budget.max_redirects)
+    seconds_max = job.budget.max_fetch_seconds
+    try:
+        # The transfer may serve others, whose tiers give it more time, so it is not ended here; this request only waits no longer.
+        async with asyncio.timeout(max(job.fetching_since + seconds_max - now(), 0)):
+            got, shared = await tools.fetches.share(
+                wanted, start=lambda: _transfer(wanted, tools), lease=lambda got: got.again()
+            )
+    except TimeoutError:
+        raise FetchTimeout(
+            f"Fetching all media of the request took longer than the {seconds_max:g} seconds allowed.",
+            limit_name="max_fetch_seconds",
+            limit=seconds_max,
+            actual=round(now() - job.fetching_since, 3),
+        ) from None
     item.hold = got.hold
     item.blob = Blob(got.hold.slot, got.digest)
+    counts = job.ledger.counts
+    counts.redirects = max(counts.redirects, got.redirects)
     if not shared:
-        job.ledger.counts.fetches += 1
+        counts.fetches += 1
 
 
 async def _transfer(wanted: Wanted, tools: Tools) -> Got:
     """Fetch once for everyone who waits for this very URL, query and all; with a deadline of its own."""
     outcome: FetchOutcome = "cancelled"
     try:
-        with ArenaSink(tools.arena, wanted.bytes_max, take=partial(take, tools)) as sink:
+        with (
+            tools.in_flight.transfer() as counted,
+            ArenaSink(tools.arena, wanted.bytes_max, take=partial(take, tools), grow=counted.grow) as sink,
+        ):
             fetched = await tools.fetcher.fetch(
                 wanted.url,
                 sink,
@@ -91,10 +129,12 @@ async def _transfer(wanted: Wanted, tools: Tools) -> Got:
                 redirects_max=wanted.redirects_max,
                 deadline=now() + tools.limits.fetch_seconds_max,
             )
-            got = Got(sink.take(), fetched.digest)
+            got = Got(sink.take(), fetched.digest, fetched.redirects)
         outcome = "fetched"
     except FoveateError as error:
         outcome = _outcome(error)
+        if isinstance(error, MediaTooLarge):
+            error.limit_name = "max_item_bytes"
         raise
     finally:
         tools.metrics.count("foveate_fetches_total", outcome)
@@ -110,13 +150,3 @@ def _outcome(error: FoveateError) -> FetchOutcome:
         (FetchTimeout, "timeout"),
     )
     return next((outcome for kind, outcome in kinds if isinstance(error, kind)), "failed")
-
-
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise MediaTooLarge(
-            f"The picture has {size} bytes; at most {limit} are allowed.",
-            limit=limit,
-            actual=size,
-            limit_name="max_item_bytes",
-        )

@@ -1,39 +1,43 @@
-"""Step 4: read the header, and judge by it. No pixel has been decoded; from here on it is known what the picture costs."""
+"""Step 4: read the header, and judge the medium by it. No pixel has been decoded; from here on it is known what the picture costs."""
 
 from __future__ import annotations
 
-from foveate.core.budget import Budget
+import msgspec
+
+from foveate.core.budget import Adjustment
 from foveate.core.clock import now
-from foveate.core.errors import ImageTooLarge
-from foveate.core.media import ImageHeader
 from foveate.core.stages import Span
+from foveate.decisions.budget import Shape, judge_shape
 from foveate.journey.job import Item, Job
-from foveate.journey.s1_admit import answer_tokens
 from foveate.journey.tools import Tools
 from foveate.media.probe import probe as read_header
 
 
 async def probe(item: Item, job: Job, tools: Tools) -> None:
-    """Price the picture. Raises MediaUnsupported, MediaUndecodable, TooManyFrames, ImageTooLarge, ImageShapeRefused, PromptTooLong."""
+    """Price the picture, at the size that its tier makes it fit.
+
+    Raises MediaUnsupported, MediaUndecodable, TooManyFrames, ImageTooLarge, ImageShapeRefused.
+    """
     assert item.blob is not None
     item.header = read_header(tools.arena.view(item.blob.slot), tools.limits.pictures)
-    _check_size(item.header, job.request.caller.budget)
-    item.estimate = tools.prompt_side.estimate(item.header.width, item.header.height, item.options)
-    priced = sum(other.estimate.tokens for other in job.items if other.estimate is not None)
-    answer_tokens(job, tools, visual_tokens=priced)
-    job.ledger.counts.pixels += item.header.pixels
-    item.ledger.span(Span("media_fetch", item.started_at, now()))
+    shape = Shape(item.header.width, item.header.height)
+    counts = job.ledger.counts
+    counts.largest_width = max(counts.largest_width, shape.width)
+    counts.largest_height = max(counts.largest_height, shape.height)
+    fitted = judge_shape(job.budget, shape, tools.limits.decode_pixels_max)
+    item.shape = shape
+    if fitted.limit_name is not None:
+        shrink(item, job, fitted.shape, fitted.limit_name)
+    item.estimate = tools.prompt_side.estimate(item.shape.width, item.shape.height, item.options)
+    item.probed_at = now()
+    item.ledger.span(Span("media_fetch", item.started_at, item.probed_at))
 
 
-def _check_size(header: ImageHeader, budget: Budget) -> None:
-    shape = f"The picture is {header.width}x{header.height} pixels"
-    limits = (
-        ("max_image_width", budget.max_image_width, header.width, "wide"),
-        ("max_image_height", budget.max_image_height, header.height, "high"),
-        ("max_image_pixels", budget.max_image_pixels, header.pixels, "pixels in all"),
-    )
-    for name, limit, actual, what in limits:
-        if actual > limit:
-            raise ImageTooLarge(
-                f"{shape}; at most {limit} {what} are allowed.", limit=limit, actual=actual, limit_name=name
-            )
+def shrink(item: Item, job: Job, shape: Shape, limit_name: str) -> None:
+    """Have the picture scaled down once it is decoded, and note that it was, and why."""
+    assert item.shape is not None
+    part = item.part
+    job.adjustments.append(Adjustment(part.index, part.param, limit_name, str(item.shape), str(shape)))
+    job.ledger.counts.adjustments += 1
+    item.options = msgspec.structs.replace(item.options, fit_width=shape.width, fit_height=shape.height)
+    item.shape = shape

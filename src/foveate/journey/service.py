@@ -12,13 +12,12 @@ from foveate.core.clock import now
 from foveate.core.errors import ArenaFull, BodyTooLarge, DeadlineExceeded, Draining, FoveateError
 from foveate.core.request import Request
 from foveate.engines.port import EngineEvent, FinishEvent, TokenEvent
-from foveate.journey import prepare
+from foveate.journey import job_of, prepare
 from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.holds import SlotHold
-from foveate.journey.job import Job
 from foveate.journey.port import Answer, BodyBuffer, Readiness, Unpacked, Usage
 from foveate.journey.room import take
-from foveate.journey.s6_generate import generate
+from foveate.journey.s7_generate import generate
 from foveate.journey.tools import Tools
 from foveate.media.messages import JobFailed, Unpack, UnpackDone
 from foveate.observe.ledger import Outcome, RequestLedger, outcome_of
@@ -29,16 +28,7 @@ class JourneyAnswer:
 
     def __init__(self, service: Journey, request: Request, unpacked: Unpacked | None) -> None:
         self._service = service
-        ledger = RequestLedger(
-            request_id=request.id, model=request.model, received_at=request.received_at, images=len(request.images)
-        )
-        self._job = Job(
-            request,
-            ledger,
-            deadline=request.received_at + service.tools.limits.request_seconds_max,
-            rules=service.tools.rules.current,
-            unpacked=unpacked,
-        )
+        self._job = job_of(request, unpacked, service.tools)
         self._events: AsyncGenerator[EngineEvent, None] | None = None
         self._first: EngineEvent | None = None
         self._error: FoveateError | None = None
@@ -127,15 +117,18 @@ class JourneyAnswer:
         elif isinstance(event, FinishEvent):
             self._job.ledger.counts.cached_tokens = max(self._job.ledger.counts.cached_tokens, event.cached_tokens)
 
-    def _ending(self, raised: BaseException | None) -> tuple[Outcome, str | None]:
+    def _ending(self, raised: BaseException | None) -> tuple[Outcome, FoveateError | None]:
         error = self._error or (raised if isinstance(raised, FoveateError) else None)
-        if error is not None:
-            return outcome_of(error), error.code
-        if self._finished:
-            return "answered", None
-        if raised is None or isinstance(raised, asyncio.CancelledError | GeneratorExit):
-            return "cancelled", None
-        return "failed", FoveateError.code
+        return ("answered", None) if self._finished and error is None else ending_of(error or raised)
+
+
+def ending_of(raised: BaseException | None) -> tuple[Outcome, FoveateError | None]:
+    """Return how a request that was not answered ended, by what was raised."""
+    if isinstance(raised, FoveateError):
+        return outcome_of(raised), raised
+    if raised is None or isinstance(raised, asyncio.CancelledError | GeneratorExit):
+        return "cancelled", None
+    return "failed", FoveateError()
 
 
 class Journey:
@@ -186,12 +179,13 @@ class Journey:
         self._idle.clear()
         self.tools.observer.opened(ledger)
 
-    def ended(self, ledger: RequestLedger, outcome: Outcome, error_code: str | None) -> None:
+    def ended(self, ledger: RequestLedger, outcome: Outcome, error: FoveateError | None) -> None:
         """Count a request out, with its one ending."""
         self._open -= 1
         if self._open == 0:
             self._idle.set()
-        self.tools.observer.ended(ledger.end(outcome, error_code=error_code, at=now()))
+        code, limit_name = (None, None) if error is None else (error.code, error.limit_name)
+        self.tools.observer.ended(ledger.end(outcome, error_code=code, limit_name=limit_name, at=now()))
 
     @asynccontextmanager
     async def body(self, bytes_max: int) -> AsyncIterator[BodyBuffer]:

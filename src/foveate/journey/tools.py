@@ -10,6 +10,7 @@ from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
 from foveate.engines.port import Encoder, Engine
+from foveate.journey.in_flight import InFlight
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.places import Places
 from foveate.journey.rules import LiveRules
@@ -33,6 +34,7 @@ class Limits:
     fetch_seconds_max: float
     item_seconds_max: float
     answer_tokens_default: int
+    decode_pixels_max: int
     pictures: Accepted = ANY_FORMAT
     detail_low_pixels: int = 512 * 512
     """``detail: low`` caps a picture at this many pixels, where the model's processor can be told to."""
@@ -61,3 +63,4 @@ class Tools:
     observer: Observer
     metrics: Metrics
     multimodal_places: Places
+    in_flight: InFlight

@@ -14,11 +14,12 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from foveate.core import clock
+from foveate.core.budget import ANYONE, DEFAULT_TIER
 from foveate.core.errors import FoveateError, Overloaded, Refused
 from foveate.core.stages import Modality, Span, Stage
 from foveate.observe.critical_path import ItemSpans, fold
 
-Outcome = Literal["answered", "refused", "overloaded", "failed", "cancelled"]
+Outcome = Literal["answered", "estimated", "refused", "overloaded", "failed", "cancelled"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
@@ -30,15 +31,28 @@ def outcome_of(error: FoveateError) -> Outcome:
 
 
 class Counts(msgspec.Struct):
-    """What a request carried and caused. ``pixels`` and ``media_bytes`` are sums over its pictures.
+    """What a request carried and caused, with every quantity that its budget limits.
+
+    ``pixels`` and ``media_bytes`` are sums as its tier counts them (repeats once, where it says so); ``largest_*`` are of one medium as
+    it came, before anything was made to fit; ``fetch_seconds`` is the time until its last medium was there, ``redirects`` the most that
+    one URL took, ``adjustments`` how many media were made to fit.
 
     ``fetches`` counts those that used the network; ``shared`` counts pictures that joined work already in flight for
     another request.
     """
 
     images: int = 0
+    videos: int = 0
+    frames: int = 0
+    video_seconds: float = 0.0
     pixels: int = 0
     media_bytes: int = 0
+    largest_width: int = 0
+    largest_height: int = 0
+    largest_item_bytes: int = 0
+    fetch_seconds: float = 0.0
+    redirects: int = 0
+    adjustments: int = 0
     visual_tokens: int = 0
     text_tokens: int = 0
     output_tokens: int = 0
@@ -92,14 +106,18 @@ class ItemRecord(msgspec.Struct, frozen=True):
 class LedgerRecord(msgspec.Struct, frozen=True):
     """A finished request. Times are monotonic seconds. It holds nothing of the request's body.
 
-    ``modality`` is unknown of a request that was refused before its body was understood.
+    ``modality`` is unknown of a request that was refused before its body was understood, ``tenant`` and ``tier`` are then empty.
+    ``limit_name`` is the limit that refused it, of a tier or of the server.
     """
 
     request_id: str
     model: str
+    tenant: str
+    tier: str
     modality: Modality | Literal["unknown"]
     outcome: Outcome
     error_code: str | None
+    limit_name: str | None
     received_at: float
     ended_at: float
     counts: Counts
@@ -164,12 +182,24 @@ class _Choice:
 class RequestLedger:
     """The ledger of one request, from its arrival to its one end."""
 
-    def __init__(self, *, request_id: str, model: str, received_at: float, images: int) -> None:
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        model: str,
+        received_at: float,
+        images: int,
+        videos: int = 0,
+        tenant: str = ANYONE,
+        tier: str = DEFAULT_TIER,
+    ) -> None:
         self.request_id = request_id
         self.model = model
+        self.tenant = tenant
+        self.tier = tier
         self.received_at = received_at
-        self.modality: Modality = "multimodal" if images else "text"
-        self.counts = Counts(images=images)
+        self.modality: Modality = "multimodal" if images or videos else "text"
+        self.counts = Counts(images=images, videos=videos)
         self._spans: list[Span] = []
         self._items: dict[int, ItemLedger] = {}
         self._choices: dict[int, _Choice] = {}
@@ -241,7 +271,9 @@ class RequestLedger:
         parts.append(f"unattributed;dur={unattributed_ms:.3f}")
         return ", ".join(parts)
 
-    def end(self, outcome: Outcome, *, error_code: str | None, at: float) -> LedgerRecord:
+    def end(
+        self, outcome: Outcome, *, error_code: str | None, at: float, limit_name: str | None = None
+    ) -> LedgerRecord:
         """End the request. Raises RuntimeError the second time: a request ends exactly once."""
         if self._ended:
             raise RuntimeError(f"request {self.request_id} has ended already")
@@ -249,9 +281,12 @@ class RequestLedger:
         return LedgerRecord(
             request_id=self.request_id,
             model=self.model,
+            tenant=self.tenant,
+            tier=self.tier,
             modality=self.modality,
             outcome=outcome,
             error_code=error_code,
+            limit_name=limit_name,
             received_at=self.received_at,
             ended_at=at,
             counts=self.counts,

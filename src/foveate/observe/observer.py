@@ -7,9 +7,10 @@ from foveate.core.stages import Stage
 from foveate.observe.ledger import Breakdown, Counts, LedgerRecord, RequestLedger, outcome_of
 from foveate.observe.metrics import Metrics
 from foveate.observe.request_log import RequestLog
-from foveate.observe.table import CODE, ITEM_STAGE
+from foveate.observe.table import CODE, ITEM_STAGE, LIMIT, OTHER
 
 _CODES = frozenset(CODE.values)
+_LIMITS = frozenset(LIMIT.values)
 _ITEM_STAGES: frozenset[str] = frozenset(ITEM_STAGE.values)
 
 
@@ -25,13 +26,14 @@ class Observer:
         self._metrics.move("foveate_requests_in_flight", ledger.modality, by=1)
 
     def ended(self, record: LedgerRecord) -> None:
-        """A request that was opened has ended."""
+        """A request that was opened has ended. What was only estimated is no one's latency and carried nothing to the model."""
         self._metrics.move("foveate_requests_in_flight", record.modality, by=-1)
         self._ending(record)
-        self._times(record)
-        self._carried(record)
-        for item in record.items:
-            self._item(item.stages)
+        if record.outcome != "estimated":
+            self._times(record)
+            self._carried(record)
+            for item in record.items:
+                self._item(item.stages)
         if self._log is not None:
             self._log.write(record)
 
@@ -39,16 +41,23 @@ class Observer:
         """A request was refused before it was understood: it was never opened, and belongs to no modality's series."""
         total_ms = (at - received_at) * 1e3
         self._metrics.count("foveate_errors_total", error.code)
+        self._budget(error.limit_name)
         if self._log is not None:
             nothing = Breakdown({}, None, total_ms, None, total_ms)
-            ending = (outcome_of(error), error.code, received_at, at)
-            self._log.write(LedgerRecord(request_id, "", "unknown", *ending, Counts(), nothing, ()))
+            ending = (outcome_of(error), error.code, error.limit_name, received_at, at)
+            self._log.write(LedgerRecord(request_id, "", "", "", "unknown", *ending, Counts(), nothing, ()))
 
     def _ending(self, record: LedgerRecord) -> None:
         self._metrics.count("foveate_requests_total", record.modality, record.outcome)
         if record.error_code is not None:
             code = record.error_code if record.error_code in _CODES else FoveateError.code
             self._metrics.count("foveate_errors_total", code)
+        self._budget(record.limit_name)
+
+    def _budget(self, limit_name: str | None) -> None:
+        if limit_name is not None:
+            known = limit_name if limit_name in _LIMITS else OTHER
+            self._metrics.count("foveate_budget_rejections_total", known)
 
     def _times(self, record: LedgerRecord) -> None:
         # Stages only where there was a first token: how far a failed request had come by then is no one's latency.

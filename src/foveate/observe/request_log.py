@@ -28,6 +28,7 @@ from foveate.observe.redact import redact_text
 ITEMS_MAX: Final = 4
 NAME_MAX: Final = 128
 HOST_MAX: Final = 64
+TENANT_MAX: Final = 64
 _BATCH_MAX: Final = 256
 _STANDARD_OUTPUT: Final = 1
 
@@ -57,16 +58,21 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     Every field is always there; a stage that did not happen, or a time that does not exist, is null.
 
     ``time`` is when the request ended (ISO 8601, UTC). Durations are milliseconds; where there was a first token, the
-    stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``items`` lists at most ITEMS_MAX pictures,
+    stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``error`` and ``limit_name`` say why it was not
+    answered; the counts, from ``images`` to ``adjustments``, are those of :class:`foveate.observe.ledger.Counts`: every
+    quantity that the budget of ``tier`` limits. ``items`` lists at most ITEMS_MAX pictures,
     those that were ready last; ``items_omitted`` counts the rest.
     """
 
     time: str
     id: str
     model: str
+    tenant: str
+    tier: str
     modality: str
     outcome: str
     error: str | None
+    limit_name: str | None
     admission_ms: float | None
     media_fetch_ms: float | None
     media_decode_ms: float | None
@@ -81,8 +87,17 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     unattributed_ms: float
     total_ms: float
     images: int
+    videos: int
+    frames: int
+    video_seconds: float
     pixels: int
     media_bytes: int
+    largest_width: int
+    largest_height: int
+    largest_item_bytes: int
+    fetch_seconds: float
+    redirects: int
+    adjustments: int
     visual_tokens: int
     text_tokens: int
     output_tokens: int
@@ -105,9 +120,12 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         # Both may have come from the client.
         id=redact_text(record.request_id[:NAME_MAX]),
         model=redact_text(record.model[:NAME_MAX]),
+        tenant=record.tenant[:TENANT_MAX],
+        tier=record.tier[:TENANT_MAX],
         modality=record.modality,
         outcome=record.outcome,
         error=record.error_code,
+        limit_name=record.limit_name,
         admission_ms=stages.get("admission"),
         media_fetch_ms=stages.get("media_fetch"),
         media_decode_ms=stages.get("media_decode"),
@@ -122,8 +140,17 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         unattributed_ms=unattributed_ms,
         total_ms=round(record.breakdown.total_ms, 3),
         images=counts.images,
+        videos=counts.videos,
+        frames=counts.frames,
+        video_seconds=round(counts.video_seconds, 3),
         pixels=counts.pixels,
         media_bytes=counts.media_bytes,
+        largest_width=counts.largest_width,
+        largest_height=counts.largest_height,
+        largest_item_bytes=counts.largest_item_bytes,
+        fetch_seconds=round(counts.fetch_seconds, 3),
+        redirects=counts.redirects,
+        adjustments=counts.adjustments,
         visual_tokens=counts.visual_tokens,
         text_tokens=counts.text_tokens,
         output_tokens=counts.output_tokens,

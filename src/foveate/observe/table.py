@@ -14,8 +14,10 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from foveate.core.budget import FIELDS
 from foveate.core.errors import error_classes
 from foveate.core.stages import STAGES, Modality
+from foveate.decisions.budget import SERVER_LIMITS
 from foveate.decisions.eviction import EVICTION_REASONS
 from foveate.observe.ledger import OUTCOMES
 
@@ -50,6 +52,9 @@ OUTCOME: Final = Label("outcome", OUTCOMES)
 STAGE: Final = Label("stage", STAGES)
 ITEM_STAGE: Final = Label("stage", STAGES[1:7])
 CODE: Final = Label("code", tuple(sorted(error_classes())))
+OTHER: Final = "other"
+LIMIT: Final = Label("limit", (*(field.name for field in FIELDS), *SERVER_LIMITS, OTHER))
+"""What a rejection may name: a field of a tier, or a setting that holds for all of them."""
 
 SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 TOKEN_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -118,6 +123,30 @@ def _cache(cache: CacheName) -> list[Metric]:
     ]
 
 
+def _budget() -> list[Metric]:
+    section = "Budgets"
+    rejected = "Requests refused by a limit of their tier or of the server, by the limit that a client was told."
+    rows = [Metric(section, "foveate_budget_rejections_total", "counter", rejected, (LIMIT,))]
+    for what, words in (
+        ("media_bytes", "Encoded media bytes"),
+        ("pixels", "Decoded pixels"),
+        ("visual_tokens", "Visual tokens"),
+    ):
+        name = f"foveate_in_flight_{what}"
+        rows.append(Metric(section, name, "gauge", f"{words} of requests before their first token.", read=True))
+        rows.append(Metric(section, f"{name}_capacity", "gauge", f"{words} that may be under way at once.", read=True))
+    under_way = "Requests with media before their first token, those that wait for a place included."
+    rows.append(Metric(section, "foveate_in_flight_requests", "gauge", under_way, read=True))
+    tenants = "Tenants with requests with media before their first token."
+    rows.append(Metric(section, "foveate_in_flight_tenants", "gauge", tenants, read=True))
+    taken = "Places for requests with media that are taken (limits.multimodal_requests_max)."
+    rows.append(Metric(section, "foveate_admission_places_taken", "gauge", taken, read=True))
+    rows.append(
+        Metric(section, "foveate_admission_waiting", "gauge", "Requests that wait for such a place.", read=True)
+    )
+    return rows
+
+
 def _parts() -> list[Metric]:
     def read(section: str, name: str, kind: Kind, help_: str) -> Metric:
         return Metric(section, f"foveate_{name}", kind, help_, read=True)
@@ -137,14 +166,20 @@ def _parts() -> list[Metric]:
         read(memory, "engine_restarts_total", "counter", "Engine processes replaced."),
         read(memory, "arena_used_bytes", "gauge", "Bytes of the shared-memory arena in slots."),
         read(memory, "arena_capacity_bytes", "gauge", "Size of the shared-memory arena."),
-        read(gateway, "admission_waiting", "gauge", "Requests that wait for a place."),
         Metric(gateway, "foveate_event_loop_lag_seconds", "histogram", lag, (), LAG_SECONDS),
         read(gateway, "event_loop_lag_p99_seconds", "gauge", p99),
         read(gateway, "request_log_dropped_total", "counter", dropped),
     ]
 
 
-METRICS: Final[tuple[Metric, ...]] = (*_requests(), *_carried(), *_cache("processor"), *_cache("encoder"), *_parts())
+METRICS: Final[tuple[Metric, ...]] = (
+    *_requests(),
+    *_carried(),
+    *_cache("processor"),
+    *_cache("encoder"),
+    *_budget(),
+    *_parts(),
+)
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""Step 5: from bytes to embeddings, by the cheapest way there is.
+"""Step 6: from bytes to embeddings, by the cheapest way there is.
 
 An encoder-cache hit skips everything; else one flight for each key does the work, whoever asked first: a processor-cache
 hit skips media decode and processor, else a media worker does both; then the vision encoder. The flight belongs to none of
@@ -19,18 +19,21 @@ from foveate.journey.tools import Tools
 
 
 async def embed(item: Item, job: Job, tools: Tools) -> None:
-    """Set ``item.lease``. Raises MediaUndecodable, MediaCostly, EncodeFailed, QueueFull, ArenaFull, EngineUnavailable."""
+    """Set ``item.lease``.
+
+    Raises MediaIdConflict, MediaUndecodable, MediaCostly, EncodeFailed, QueueFull, ArenaFull, EngineUnavailable.
+    """
     assert item.blob is not None
     assert item.hold is not None
     assert item.header is not None
     assert item.estimate is not None
-    key = EncoderKey(
-        item.blob.digest, tools.prompt_side.processor_version, item.options, tools.engine.info.encoder_version
-    )
-    probed = now()
+    if item.part.uuid is not None:
+        tools.aliases.bind(alias(item, job), item.blob.digest)
+    key = cache_key(item, tools)
     item.lease = tools.encoder_cache.get(key)
     asked = now()
-    item.ledger.span(Span("media_fetch", probed, asked))
+    # The wait for the request's other media: no picture is decoded before all are priced.
+    item.ledger.span(Span("media_fetch", item.probed_at, asked))
     if item.lease is not None:
         job.ledger.counts.encoder_cache_hits += 1
     else:
@@ -58,6 +61,19 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     item.release_media()
     item.ready_at = now()
     item.ledger.ready(item.ready_at)
+
+
+def cache_key(item: Item, tools: Tools) -> EncoderKey:
+    """Return the key of the picture's embeddings."""
+    assert item.blob is not None
+    versions = tools.prompt_side.processor_version, tools.engine.info.encoder_version
+    return EncoderKey(item.blob.digest, versions[0], item.options, versions[1])
+
+
+def alias(item: Item, job: Job) -> str:
+    """Return what the part's ``uuid`` is bound under: a name belongs to its tenant."""
+    tenant = job.request.caller.tenant
+    return f"{len(tenant)}:{tenant}:{item.part.uuid}"
 
 
 def since(spans: Sequence[Span], asked: float) -> list[Span]:

@@ -1,4 +1,4 @@
-"""Step 6: put the prompt together, hand it to the engine, and wait for the first token.
+"""Step 7: put the prompt together, hand it to the engine, and wait for the first token.
 
 The prompt's token ids are final only here, when every picture's rows are known. An engine that dies before the first token is waited for
 once, within a bound; a request that was in flight on two deaths is not tried a third time.
@@ -24,6 +24,7 @@ from foveate.journey.tools import Tools
 async def assemble(job: Job, tools: Tools) -> None:
     """Set ``job.work``. Raises PromptTooLong, now that the pictures' true rows are known."""
     assert job.prompt is not None
+    job.inputs_ready_at = max((item.ready_at for item in job.items), default=job.inputs_ready_at)
     entries = [item.lease.entry for item in job.items if item.lease is not None]
     if entries:
         job.token_ids = await tools.text.tokenize(job.prompt, [entry.replacement for entry in entries])

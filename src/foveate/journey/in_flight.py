@@ -1,0 +1,206 @@
+"""What all requests together, and those of one tenant, may have under way: media bytes, decoded pixels, visual tokens, requests.
+
+Nobody waits here. What does not fit now is refused as a full house (:class:`HouseFull`, to be tried again); what alone exceeds the whole
+capacity never will fit, and is refused for good (:class:`MediaTotalTooLarge`). Each request has one :class:`Charge`, released at its first
+token or its end; the amounts then return to exactly what they were. Text requests have none. Lives on the event loop.
+
+Does not cover: queues for places (:mod:`foveate.journey.places`), memory itself (the arena).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Literal, get_args
+
+from foveate.core.budget import Budget, Caller
+from foveate.core.errors import HouseFull, MediaTotalTooLarge
+
+Quantity = Literal["bytes", "pixels", "visual_tokens"]
+QUANTITIES: Final[tuple[Quantity, ...]] = get_args(Quantity)
+SERVER_LIMITS: Final[Mapping[Quantity, str]] = {
+    "bytes": "limits.media_bytes_in_flight_max",
+    "pixels": "limits.pixels_in_flight_max",
+    "visual_tokens": "limits.visual_tokens_in_flight_max",
+}
+TENANT_LIMITS: Final[Mapping[Quantity, str]] = {
+    "bytes": "max_tenant_bytes",
+    "pixels": "max_tenant_pixels",
+    "visual_tokens": "max_tenant_visual_tokens",
+}
+_WORDS: Final[Mapping[Quantity, str]] = {
+    "bytes": "media bytes",
+    "pixels": "decoded pixels",
+    "visual_tokens": "visual tokens",
+}
+RETRY_AFTER_SECONDS: Final = 1.0
+
+
+def _nothing() -> dict[Quantity, int]:
+    return dict.fromkeys(QUANTITIES, 0)
+
+
+@dataclass
+class _Tenant:
+    """What one tenant has under way. Kept only while that is anything, so that there are never more of these than requests."""
+
+    requests: int = 0
+    used: dict[Quantity, int] = field(default_factory=_nothing)
+
+
+class InFlight:
+    """The accounts of the server and of each tenant with requests under way."""
+
+    def __init__(self, *, bytes_max: int, pixels_max: int, visual_tokens_max: int) -> None:
+        self.capacity: Mapping[Quantity, int] = {
+            "bytes": bytes_max,
+            "pixels": pixels_max,
+            "visual_tokens": visual_tokens_max,
+        }
+        self.requests = 0
+        self._used = _nothing()
+        self._tenants: dict[str, _Tenant] = {}
+
+    @property
+    def tenants(self) -> int:
+        """Tenants with requests under way."""
+        return len(self._tenants)
+
+    def used(self, quantity: Quantity) -> int:
+        """What is under way of all requests."""
+        return self._used[quantity]
+
+    def open(self, caller: Caller) -> Charge:
+        """Count a multimodal request in. Raises HouseFull when its tenant has as many under way as its tier allows."""
+        tenant = self._tenants.get(caller.tenant)
+        limit = caller.budget.max_tenant_requests
+        if tenant is not None and tenant.requests >= limit:
+            raise _full("requests with pictures", "max_tenant_requests", limit, tenant.requests + 1)
+        if tenant is None:
+            tenant = self._tenants[caller.tenant] = _Tenant()
+        tenant.requests += 1
+        self.requests += 1
+        return Charge(self, caller)
+
+    def transfer(self) -> Transfer:
+        """Open an account of bytes that are arriving, perhaps for several requests."""
+        return Transfer(self)
+
+    def _take_off(self, quantity: Quantity, amount: int) -> None:
+        self._used[quantity] -= amount
+        assert self._used[quantity] >= 0, f"more {quantity} were given back than had been taken"
+
+
+class Transfer:
+    """Bytes on their way: they count for the server as they come, and no more once the context is left; who takes them is charged then."""
+
+    def __init__(self, accounts: InFlight) -> None:
+        self._accounts = accounts
+        self._size = 0
+
+    def __enter__(self) -> Transfer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._accounts._take_off("bytes", self._size)
+        self._size = 0
+
+    def grow(self, size: int) -> None:
+        """Count ``size`` more bytes (less, where negative). Raises MediaTotalTooLarge, HouseFull; then nothing was counted."""
+        capacity = self._accounts.capacity["bytes"]
+        if self._size + size > capacity:
+            raise _never("bytes", SERVER_LIMITS["bytes"], capacity, self._size + size)
+        used = self._accounts._used["bytes"] + size
+        if used > capacity:
+            raise _full(_WORDS["bytes"], SERVER_LIMITS["bytes"], capacity, used)
+        self._accounts._used["bytes"] = used
+        self._size += size
+
+
+class Charge:
+    """What one request has under way. :meth:`release` gives all of it back, once."""
+
+    def __init__(self, accounts: InFlight, caller: Caller) -> None:
+        self._accounts = accounts
+        self._caller = caller
+        self._held = _nothing()
+        self._open = True
+
+    def held(self, quantity: Quantity) -> int:
+        """What this request was charged."""
+        return self._held[quantity]
+
+    def judge(self, quantity: Quantity, total: int) -> None:
+        """Judge a request's own total against the whole capacities, whatever is under way. Raises MediaTotalTooLarge."""
+        for name, capacity, _ in self._limits(quantity):
+            if total > capacity:
+                raise _never(quantity, name, capacity, total)
+
+    def add(self, quantity: Quantity, amount: int) -> None:
+        """Charge ``amount`` more. Raises MediaTotalTooLarge, HouseFull; then nothing was charged."""
+        assert self._open, "a request that gave everything back is not charged again"
+        self.judge(quantity, self._held[quantity] + amount)
+        for name, capacity, used in self._limits(quantity):
+            if used + amount > capacity:
+                raise _full(_WORDS[quantity], name, capacity, used + amount)
+        self._accounts._used[quantity] += amount
+        self._tenant.used[quantity] += amount
+        self._held[quantity] += amount
+
+    def top_up(self, quantity: Quantity, total: int) -> None:
+        """Charge what ``total`` has more than was charged already. Raises as :meth:`add`."""
+        self.add(quantity, total - self._held[quantity])
+
+    def release(self) -> None:
+        """Give everything back, and count the request out. Again is harmless."""
+        if not self._open:
+            return
+        self._open = False
+        tenant = self._tenant
+        for quantity, amount in self._held.items():
+            self._accounts._take_off(quantity, amount)
+            tenant.used[quantity] -= amount
+        self._accounts.requests -= 1
+        tenant.requests -= 1
+        if not tenant.requests:
+            assert not any(tenant.used.values()), "a tenant without requests has nothing under way"
+            del self._accounts._tenants[self._caller.tenant]
+
+    @property
+    def _tenant(self) -> _Tenant:
+        return self._accounts._tenants[self._caller.tenant]
+
+    def _limits(self, quantity: Quantity) -> tuple[tuple[str, int, int], ...]:
+        """Return name, capacity and use of both limits, the tenant's first: it is the one that its owner can do something about."""
+        return (
+            (TENANT_LIMITS[quantity], _tenant_capacity(self._caller.budget, quantity), self._tenant.used[quantity]),
+            (SERVER_LIMITS[quantity], self._accounts.capacity[quantity], self._accounts.used(quantity)),
+        )
+
+
+def _tenant_capacity(budget: Budget, quantity: Quantity) -> int:
+    if quantity == "bytes":
+        return budget.max_tenant_bytes
+    return budget.max_tenant_pixels if quantity == "pixels" else budget.max_tenant_visual_tokens
+
+
+def _never(quantity: Quantity, name: str, limit: int, actual: int) -> MediaTotalTooLarge:
+    return MediaTotalTooLarge(
+        f"The request's media come to {actual} {_WORDS[quantity]} or more; at most {limit} may be under way at once.",
+        limit_name=name,
+        limit=limit,
+        actual=actual,
+    )
+
+
+def _full(what: str, name: str, limit: int, actual: int) -> HouseFull:
+    return HouseFull(
+        f"With this request {actual} {what} would be under way; at most {limit} may be. Try again shortly.",
+        limit_name=name,
+        limit=limit,
+        actual=actual,
+        retry_after_seconds=RETRY_AFTER_SECONDS,
+    )

@@ -1,0 +1,109 @@
+"""Step 5: judge the media of a request together, now that every header is known and before any pixel is decoded.
+
+:func:`tally` runs as each medium becomes known, so that a request that is too much already does not wait for the rest of its media;
+:func:`price` when all are. What is made to fit the limit on visual tokens is made so here, since that takes all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from foveate.core.request import ImagePart
+from foveate.decisions import budget
+from foveate.decisions.budget import Shape
+from foveate.journey.job import Item, Job
+from foveate.journey.s1_admit import answer_tokens
+from foveate.journey.s4_probe import shrink
+from foveate.journey.tools import Tools
+
+TOKENS: Final = "max_visual_tokens"
+Check = Callable[[], object]
+"""Judges one limit; raises what it refuses with."""
+
+
+async def tally(item: Item, job: Job, tools: Tools) -> None:
+    """Add the medium to the request's totals, and judge them so far. Raises TooManyImages, MediaTotalTooLarge, PromptTooLong, HouseFull."""
+    count(item, job)
+    for check in totals(job):
+        check()
+    if not job.budget.fits(TOKENS):
+        for check in tokens(job, tools):
+            check()
+
+
+async def price(job: Job, tools: Tools) -> None:
+    """Shrink pictures where the tier says so, judge what all cost, and charge it. Raises MediaTotalTooLarge, PromptTooLong, HouseFull."""
+    if not job.items:
+        return
+    await fit_tokens(job, tools)
+    for check in (*tokens(job, tools), *charges(job)):
+        check()
+
+
+def count(item: Item, job: Job) -> None:
+    """Add what a medium costs to the totals: a repeated one costs tokens again, but bytes and pixels only where repeats count."""
+    assert item.blob is not None
+    assert item.header is not None
+    assert item.estimate is not None
+    counts = job.ledger.counts
+    counts.visual_tokens += item.estimate.tokens
+    if item.repeats and not job.budget.count_repeats:
+        return
+    counts.media_bytes += item.blob.size
+    counts.pixels += item.header.pixels
+
+
+def totals(job: Job) -> tuple[Check, ...]:
+    """Return the checks of what only grows as media become known; the last one charges the bytes that were not charged yet."""
+    counts = job.ledger.counts
+    images = sum(isinstance(first.part, ImagePart) for first in job.contents.values())
+    return (
+        lambda: budget.judge_images(job.budget, images) if not job.budget.count_repeats else None,
+        lambda: budget.judge_total_bytes(job.budget, counts.media_bytes),
+        lambda: budget.judge_total_pixels(job.budget, counts.pixels),
+        lambda: job.charged.top_up("bytes", counts.media_bytes),
+    )
+
+
+def tokens(job: Job, tools: Tools) -> tuple[Check, ...]:
+    """Return the checks of visual tokens: the tier's, and the context's."""
+    counts = job.ledger.counts
+    return (
+        lambda: budget.judge_visual_tokens(job.budget, counts.visual_tokens),
+        lambda: answer_tokens(job, tools, visual_tokens=counts.visual_tokens),
+    )
+
+
+def charges(job: Job) -> tuple[Check, ...]:
+    """Return the checks against what is under way. What can never fit is told before what does not fit now."""
+    counts, charge = job.ledger.counts, job.charged
+    return (
+        lambda: charge.judge("pixels", counts.pixels),
+        lambda: charge.judge("visual_tokens", counts.visual_tokens),
+        lambda: charge.top_up("pixels", counts.pixels),
+        lambda: charge.top_up("visual_tokens", counts.visual_tokens),
+    )
+
+
+async def fit_tokens(job: Job, tools: Tools) -> None:
+    """Shrink pictures, the largest first, until their tokens are within the tier's limit, where it is on ``fit`` and can be met so."""
+    counts, items = job.ledger.counts, [item for item in job.items if item.shape is not None]
+    if counts.visual_tokens <= job.budget.max_visual_tokens or not job.budget.fits(TOKENS):
+        return
+
+    def cost(index: int, shape: Shape) -> int:
+        return tools.prompt_side.estimate(shape.width, shape.height, items[index].options).tokens
+
+    shapes = [item.shape for item in items if item.shape is not None]
+    # In a thread: a price can take a millisecond, and this asks for dozens.
+    fitted = await asyncio.to_thread(budget.fit_tokens, shapes, cost, job.budget.max_visual_tokens)
+    if fitted is None:
+        return
+    for item, shape in zip(items, fitted, strict=True):
+        if shape != item.shape:
+            shrink(item, job, shape, TOKENS)
+            item.estimate = tools.prompt_side.estimate(shape.width, shape.height, item.options)
+    counts.visual_tokens = sum(item.estimate.tokens for item in items if item.estimate is not None)
+    job.adjustments.sort(key=lambda change: change.part)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.core.budget import Budget, Caller
+from foveate.core.errors import HouseFull, MediaTotalTooLarge
+from foveate.journey.in_flight import QUANTITIES, InFlight, Quantity
+
+
+def house(**capacities: int) -> InFlight:
+    whole = {"bytes_max": 1000, "pixels_max": 1000, "visual_tokens_max": 1000, **capacities}
+    return InFlight(**whole)
+
+
+def caller(tenant: str = "a", **limits: Any) -> Caller:
+    return Caller(tenant, Budget(**limits))
+
+
+def empty(accounts: InFlight) -> bool:
+    return not accounts.requests and not accounts.tenants and not any(map(accounts.used, QUANTITIES))
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_what_does_not_fit_now_is_a_full_house_and_fits_later(quantity: Quantity) -> None:
+    accounts = house()
+    first, second = accounts.open(caller("a")), accounts.open(caller("b"))
+    first.add(quantity, 700)
+    with pytest.raises(HouseFull) as caught:
+        second.add(quantity, 301)
+    assert caught.value.limit_name is not None
+    assert caught.value.limit_name.startswith("limits.")
+    assert (caught.value.limit, caught.value.actual) == (1000, 1001)
+    assert caught.value.retry_after_seconds
+    second.add(quantity, 300)
+    first.release()
+    second.add(quantity, 700)
+    second.release()
+    assert empty(accounts)
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_what_alone_exceeds_the_house_is_refused_for_good_even_when_it_is_full(quantity: Quantity) -> None:
+    accounts = house()
+    other = accounts.open(caller("b"))
+    other.add(quantity, 1000)
+    mine = accounts.open(caller())
+    with pytest.raises(MediaTotalTooLarge) as caught:
+        mine.add(quantity, 1001)
+    assert caught.value.actual == 1001
+    with pytest.raises(MediaTotalTooLarge):
+        mine.judge(quantity, 1001)
+    mine.judge(quantity, 1000)
+    assert accounts.used(quantity) == 1000
+
+
+@pytest.mark.parametrize(
+    ("quantity", "name"),
+    [
+        ("bytes", "max_tenant_bytes"),
+        ("pixels", "max_tenant_pixels"),
+        ("visual_tokens", "max_tenant_visual_tokens"),
+    ],
+)
+def test_a_tenant_s_share_is_its_own(quantity: Quantity, name: str) -> None:
+    accounts = house()
+    limited = caller("a", **{name: 100})
+    first, second = accounts.open(limited), accounts.open(limited)
+    first.add(quantity, 60)
+    for amount, kind in ((41, HouseFull), (101, MediaTotalTooLarge)):
+        with pytest.raises(kind) as caught:
+            second.add(quantity, amount)
+        assert (caught.value.limit_name, caught.value.limit) == (name, 100)
+    accounts.open(caller("b")).add(quantity, 500)
+
+
+def test_requests_of_a_tenant_are_bounded() -> None:
+    accounts = house()
+    limited = caller("a", max_tenant_requests=2)
+    first = accounts.open(limited)
+    accounts.open(limited)
+    with pytest.raises(HouseFull) as caught:
+        accounts.open(limited)
+    assert (caught.value.limit_name, caught.value.limit, caught.value.actual) == ("max_tenant_requests", 2, 3)
+    accounts.open(caller("b"))
+    first.release()
+    accounts.open(limited)
+
+
+def test_a_release_counts_once() -> None:
+    accounts = house()
+    charge, other = accounts.open(caller()), accounts.open(caller())
+    charge.add("bytes", 10)
+    other.add("bytes", 5)
+    charge.release()
+    charge.release()
+    assert accounts.used("bytes") == 5
+    assert accounts.requests == 1
+
+
+def test_bytes_of_a_transfer_count_until_it_ends_and_a_retry_begins_anew() -> None:
+    accounts = house()
+    with accounts.transfer() as transfer:
+        transfer.grow(600)
+        transfer.grow(-600)
+        transfer.grow(700)
+        with pytest.raises(MediaTotalTooLarge):
+            transfer.grow(301)
+        with accounts.transfer() as other, pytest.raises(HouseFull):
+            other.grow(301)
+        assert accounts.used("bytes") == 700
+    assert empty(accounts)
+
+
+steps = st.tuples(
+    st.integers(0, 5), st.sampled_from("abc"), st.sampled_from([*QUANTITIES, "release"]), st.integers(0, 700)
+)
+
+
+@given(st.lists(steps, max_size=60))
+def test_whatever_happens_no_limit_is_exceeded_and_everything_returns(steps: list[Any]) -> None:
+    accounts = house()
+    charges: dict[int, Any] = {}
+    for number, tenant, what, amount in steps:
+        with contextlib.suppress(HouseFull, MediaTotalTooLarge):
+            charge = charges.get(number)
+            if charge is None:
+                charge = charges[number] = accounts.open(caller(tenant, max_tenant_pixels=900, max_tenant_requests=3))
+            if what == "release":
+                charges.pop(number).release()
+            else:
+                charge.add(what, amount)
+        assert all(accounts.used(quantity) <= 1000 for quantity in QUANTITIES)
+        assert all(
+            accounts.used(quantity) == sum(charge.held(quantity) for charge in charges.values())
+            for quantity in QUANTITIES
+        )
+    for charge in charges.values():
+        charge.release()
+    assert empty(accounts)
