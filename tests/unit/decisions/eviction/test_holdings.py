@@ -1,4 +1,4 @@
-"""Holdings against a model, and the order in which entries are given up."""
+"""Holdings against a model under every policy, and what holds whatever the policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from foveate.decisions.eviction import Held, Holdings, LeastRecentlyUsed
+from foveate.decisions.eviction import POLICY_NAMES, Held, Holdings, LeastRecentlyUsed, PolicyName, make_policy
 
 Names = Holdings[str, str]
 
@@ -40,8 +40,9 @@ def test_the_least_recently_used_goes_first() -> None:
     assert cache.bytes == 10
 
 
-def test_the_demoted_go_before_all_others_until_they_are_used_again() -> None:
-    cache = holdings()
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_the_demoted_go_before_all_others_until_they_are_used_again(policy: PolicyName) -> None:
+    cache: Names = Holdings(10, make_policy(policy, 10))
     for key in ("a", "b", "c"):
         keep(cache, key, 3)
     cache.demote("c")
@@ -50,6 +51,9 @@ def test_the_demoted_go_before_all_others_until_they_are_used_again() -> None:
     assert cache.shrink(1, "memory") == ["C"]
     assert cache.shrink(1, "memory") == ["A"]
     cache.demote("never seen")
+    cache.demote("b")
+    cache.drop("b", "dropped")
+    assert cache.shrink(1, "memory") == []
 
 
 def test_an_entry_in_use_is_not_given_up_nor_demoted() -> None:
@@ -135,29 +139,39 @@ class Model(RuleBasedStateMachine):
     pins = Bundle("pins")
     keys = st.sampled_from("abcdef")
 
-    @initialize(bytes_max=st.integers(0, 40))
-    def begin(self, bytes_max: int) -> None:
-        self.cache: Holdings[str, int] = Holdings(bytes_max, LeastRecentlyUsed())
+    @initialize(bytes_max=st.integers(0, 40), policy=st.sampled_from(POLICY_NAMES))
+    def begin(self, bytes_max: int, policy: PolicyName) -> None:
+        self.cache: Holdings[str, int] = Holdings(bytes_max, make_policy(policy, bytes_max))
         self.sizes: dict[int, int] = {}
         self.users: dict[int, int] = {}
         self.listed: dict[str, int] = {}
         self.serial = 0
         self.held: dict[int, Held[str, int]] = {}
+        self.demoted: set[int] = set()
+
+    def check_demoted(self, freed: list[int]) -> None:
+        """What was given up to make room begins with the demoted."""
+        expected = min(len(freed), len(self.demoted))
+        assert all(value in self.demoted for value in freed[:expected])
 
     def gave_up(self, values: list[int]) -> None:
         for value in values:
+            self.demoted.discard(value)
             assert self.users.pop(value) == 0, "an entry in use was given up"
             del self.sizes[value], self.held[value]
             self.listed = {key: held for key, held in self.listed.items() if held != value}
 
-    @rule(target=pins, key=keys, size=st.integers(0, 25))
-    def add(self, key: str, size: int) -> Held[str, int] | None:
+    @rule(target=pins, key=keys, size=st.integers(0, 25), cost_ms=st.sampled_from((0.0, 1.0, 7.5)))
+    def add(self, key: str, size: int, cost_ms: float) -> Held[str, int] | None:
         if key in self.listed:
             return None
         self.serial += 1
         evictable = sum(self.sizes[value] for value in self.listed.values() if not self.users[value])
         fits = self.cache.bytes - evictable + size <= self.cache.bytes_max
-        held, freed = self.cache.add(key, self.serial, size)
+        kept_all = self.cache.bytes + size <= self.cache.bytes_max
+        held, freed = self.cache.add(key, self.serial, size, cost_ms)
+        assert not (freed and kept_all), "an entry was given up though there was room"
+        self.check_demoted(freed)
         self.gave_up(freed)
         assert (held is not None) == fits
         if held is None:
@@ -172,6 +186,7 @@ class Model(RuleBasedStateMachine):
         assert (held.value if held else None) == self.listed.get(key)
         if held is not None:
             self.users[held.value] += 1
+            self.demoted.discard(held.value)
         return held
 
     @rule(held=consumes(pins))
@@ -189,11 +204,16 @@ class Model(RuleBasedStateMachine):
     @rule(key=keys)
     def demote(self, key: str) -> None:
         self.cache.demote(key)
+        value = self.listed.get(key)
+        if value is not None and not self.users[value]:
+            self.demoted.add(value)
 
     @rule(wanted=st.integers(0, 20))
     def shrink(self, wanted: int) -> None:
         before = self.cache.bytes
-        self.gave_up(self.cache.shrink(wanted, "memory"))
+        freed = self.cache.shrink(wanted, "memory")
+        self.check_demoted(freed)
+        self.gave_up(freed)
         evictable = any(not self.users[value] for value in self.listed.values())
         assert before - self.cache.bytes >= wanted or not evictable
 
@@ -227,6 +247,6 @@ class Model(RuleBasedStateMachine):
 
 
 Model.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestModel = Model.TestCase

@@ -1,4 +1,4 @@
-"""What a cache keeps: byte-accounted entries with pins, and the order in which they are given up. Pure.
+"""What a cache keeps: byte-accounted entries with pins. Pure.
 
 :class:`Holdings` is the bookkeeping that both caches use and that the simulator runs too. It frees nothing itself:
 every method that gives an entry up returns it, exactly once over the entry's life, and the caller frees what it stood
@@ -11,13 +11,13 @@ never exceeds ``bytes_max``; an entry with a pin is never returned.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import chain
-from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
 from foveate.core.stages import Stage
+from foveate.decisions.eviction.policy import Policy
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -48,51 +48,6 @@ class CacheStats(msgspec.Struct, frozen=True):
     saved_ms: Mapping[Stage, float]
 
 
-class Policy(Protocol[K]):
-    """The order in which entries that nobody uses are given up."""
-
-    def admit(self, key: K) -> None:
-        """``key`` is now unused and may be given up. It was just added or used."""
-        ...
-
-    def touch(self, key: K) -> None:
-        """``key`` is in use (or gone): it may not be given up until it is admitted again."""
-        ...
-
-    def demote(self, key: K) -> None:
-        """Give ``key`` up before all that are not demoted. Its next use takes this back."""
-        ...
-
-    def victims(self) -> Iterator[K]:
-        """Yield the keys that may be given up, first one first."""
-        ...
-
-
-class LeastRecentlyUsed(Generic[K]):
-    """Demoted keys first, each group in the order of last use. Every method is O(1)."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[K, None] = OrderedDict()
-        self._demoted: OrderedDict[K, None] = OrderedDict()
-
-    def admit(self, key: K) -> None:
-        self._kept[key] = None
-
-    def touch(self, key: K) -> None:
-        if key in self._kept:
-            del self._kept[key]
-        else:
-            self._demoted.pop(key, None)
-
-    def demote(self, key: K) -> None:
-        if key in self._kept:
-            del self._kept[key]
-            self._demoted[key] = None
-
-    def victims(self) -> Iterator[K]:
-        return chain(self._demoted, self._kept)
-
-
 class Held(Generic[K, V]):
     """One entry. ``pins`` counts its users; ``listed`` tells whether the key still finds it."""
 
@@ -118,6 +73,7 @@ class Holdings(Generic[K, V]):
         self.crowded = 0
         self.evictions: dict[EvictionReason, int] = dict.fromkeys(EVICTION_REASONS, 0)
         self._policy = policy
+        self._demoted: OrderedDict[K, None] = OrderedDict()
         self._listed: dict[K, Held[K, V]] = {}
         self._pinned_bytes = 0
         self._pinned = 0
@@ -142,8 +98,9 @@ class Holdings(Generic[K, V]):
         held = self._listed.get(key)
         if held is None:
             return None
+        self._policy.touch(key)
         if not held.pins:
-            self._policy.touch(key)
+            self._demoted.pop(key, None)
             self._pinned_bytes += held.size
             self._pinned += 1
         held.pins += 1
@@ -170,11 +127,12 @@ class Holdings(Generic[K, V]):
         self.bytes -= held.size
         return [held.value]
 
-    def add(self, key: K, value: V, size: int) -> tuple[Held[K, V] | None, list[V]]:
+    def add(self, key: K, value: V, size: int, cost_ms: float = 1.0) -> tuple[Held[K, V] | None, list[V]]:
         """Add an entry with one pin; return it and the values given up for it.
 
-        Returns ``(None, [])`` and gives up nothing when ``size`` cannot fit, however much is given up. Raises KeyError
-        when the key is there.
+        ``cost_ms`` is what a hit on it saves, in milliseconds; the default makes every hit count alike. Returns
+        ``(None, [])`` and gives up nothing when ``size`` cannot fit, however much is given up. Raises KeyError when the
+        key is there.
         """
         if size < 0:
             raise ValueError("a size is not negative")
@@ -189,6 +147,7 @@ class Holdings(Generic[K, V]):
         freed = self.shrink(self.bytes + size - self.bytes_max, "capacity")
         held = Held(key, value, size)
         self._listed[key] = held
+        self._policy.add(key, size, cost_ms)
         self.bytes += size
         self._pinned_bytes += size
         self._pinned += 1
@@ -196,15 +155,15 @@ class Holdings(Generic[K, V]):
 
     def shrink(self, wanted: int, reason: EvictionReason) -> list[V]:
         """Give up unused entries until ``wanted`` more bytes are free, or none is left; return their values."""
-        chosen: list[Held[K, V]] = []
-        if wanted > 0:
-            for key in self._policy.victims():
-                held = self._listed[key]
-                chosen.append(held)
-                wanted -= held.size
-                if wanted <= 0:
-                    break
-        return [value for held in chosen for value in self._unlist(held, reason)]
+        freed: list[V] = []
+        while wanted > 0:
+            key = self._first()
+            if key is None:
+                break
+            held = self._listed.pop(key)
+            wanted -= held.size
+            freed += self._gone(held, reason)
+        return freed
 
     def drop(self, key: K, reason: EvictionReason) -> list[V]:
         """Forget a key at once; return its value unless it is in use (then :meth:`unpin` returns it)."""
@@ -217,15 +176,29 @@ class Holdings(Generic[K, V]):
         return [value for held in chosen for value in self._unlist(held, reason)]
 
     def demote(self, key: K) -> None:
-        """Give this entry up before others, if it is here and not in use."""
-        self._policy.demote(key)
+        """Give this entry up before all that are not demoted, if it is here and not in use. Its next use takes this back."""
+        held = self._listed.get(key)
+        if held is not None and not held.pins:
+            self._demoted[key] = None
+
+    def _first(self) -> K | None:
+        """Take the key to be given up next out of the order."""
+        if not self._demoted:
+            return self._policy.evict()
+        key = self._demoted.popitem(last=False)[0]
+        self._policy.remove(key)
+        return key
 
     def _unlist(self, held: Held[K, V], reason: EvictionReason) -> list[V]:
         del self._listed[held.key]
+        self._demoted.pop(held.key, None)
+        self._policy.remove(held.key)
+        return self._gone(held, reason)
+
+    def _gone(self, held: Held[K, V], reason: EvictionReason) -> list[V]:
         held.listed = False
         self.evictions[reason] += 1
         if held.pins:
             return []
-        self._policy.touch(held.key)
         self.bytes -= held.size
         return [held.value]
