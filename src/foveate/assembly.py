@@ -15,6 +15,7 @@ from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
+from foveate.core.clock import wall
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
 from foveate.engines.embedded.client import EmbeddedEngine
@@ -23,7 +24,9 @@ from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.keys import KeyRing
 from foveate.journey.places import Places
-from foveate.journey.rules import LiveRules, Rules
+from foveate.journey.port import UrlTerms
+from foveate.journey.reload import Reading, Reloads
+from foveate.journey.rules import Rules
 from foveate.journey.service import Journey
 from foveate.journey.text import TextWork
 from foveate.journey.tools import Limits, Tools
@@ -46,7 +49,7 @@ from foveate.observe.observer import Observer
 from foveate.observe.request_log import RequestLog
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
-from foveate.settings import LogSettings, Settings, budgets, read_keys
+from foveate.settings import LogSettings, Settings, budgets, flat, read_keys, restart_keys
 
 WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
@@ -57,13 +60,18 @@ log = get_logger(__name__)
 
 
 @asynccontextmanager
-async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
-    """Build everything behind the API, ready to answer; leaving ends every worker. Raises StartupError."""
+async def journey(
+    settings: Settings, *, say: Say, read: Callable[[], Settings] | None = None
+) -> AsyncIterator[Journey]:
+    """Build everything behind the API, ready to answer; leaving ends every worker. Raises StartupError.
+
+    ``read`` reads the settings again for a reload; without it a reload finds them unchanged (but for the keys file).
+    """
     async with AsyncExitStack() as scope:
         # What the settings alone can tell is told before anything is loaded.
         arena_bytes = _arena_bytes(settings)
         metrics = Metrics()
-        rules = _rules(settings)
+        reloads = Reloads(reading(settings), lambda: reading(read() if read is not None else settings))
         fetcher = _fetcher(settings)
         scope.push_async_callback(fetcher.aclose)
         request_log = _request_log(settings.log)
@@ -93,7 +101,8 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
             arena=arena,
             prompt_side=prompt_side,
             text=text,
-            rules=LiveRules(rules),
+            rules=reloads.live,
+            reloads=reloads,
             fetcher=fetcher,
             media=media,
             encoder=engine,
@@ -105,9 +114,7 @@ async def journey(settings: Settings, *, say: Say) -> AsyncIterator[Journey]:
             flights=flights,
             observer=Observer(metrics, request_log),
             metrics=metrics,
-            multimodal_places=Places(
-                settings.limits.multimodal_requests_max, waiting_max=settings.limits.multimodal_waiting_max
-            ),
+            multimodal_places=_places(settings),
             in_flight=_in_flight(settings),
         )
         lag = await scope.enter_async_context(
@@ -202,9 +209,21 @@ def _appearance(settings: Settings) -> Appearance:
     return Appearance((red, green, blue), media.icc_to_srgb, media.truncated_accepted)
 
 
-def _rules(settings: Settings) -> Rules:
+def reading(settings: Settings) -> Reading:
+    """Make the rules. Raises StartupError."""
     tiers = budgets(settings.multimodal_budget)
-    return Rules(tiers=tiers, keys=KeyRing(read_keys(settings.auth, tiers)), policy=_policy(settings))
+    values, restart = flat(settings), restart_keys()
+    fetch = settings.fetch
+    schemes = ("https", *(("http",) if fetch.http_allowed else ()), "data", *(("file",) if fetch.file_root else ()))
+    rules = Rules(
+        tiers=tiers,
+        keys=KeyRing(read_keys(settings.auth, tiers)),
+        policy=_policy(settings),
+        urls=UrlTerms(schemes, fetch.ports, fetch.only_hosts or None),
+        fetch={key: value for key, value in values.items() if key.startswith("fetch.") and key not in restart},
+        read_at=wall(),
+    )
+    return Reading(rules, values, restart)
 
 
 def _policy(settings: Settings) -> UrlPolicy:
@@ -260,6 +279,11 @@ def _limits(settings: Settings) -> Limits:
         pictures=Accepted(settings.media.formats, settings.media.animation_frames_max),
         decode_pixels_max=settings.media.decode_pixels_max,
     )
+
+
+def _places(settings: Settings) -> Places:
+    limits = settings.limits
+    return Places(limits.multimodal_requests_max, waiting_max=limits.multimodal_waiting_max)
 
 
 def _in_flight(settings: Settings) -> InFlight:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 import foveate
 from foveate.api import convert, documentation, errors, replies
+from foveate.api.admin import AdminRoutes
 from foveate.api.callers import caller_of
 from foveate.api.exchange import Parse
 from foveate.api.gate import Gate
@@ -105,7 +106,7 @@ def create_app(service: Service, *, open_max: int = OPEN_MAX, body_seconds_max: 
     gate = Gate(open_max=open_max)
     app.state.gate = gate
     routes = Routes(service, gate, body_seconds_max=body_seconds_max)
-    for method, path, handler, options in _table(routes):
+    for method, path, handler, options in (*_table(routes), *AdminRoutes(service).table()):
         # Wrapped, or FastAPI reads and tokenizes this module's source on the loop when a route is first used: 50 ms.
         app.add_api_route(
             path,

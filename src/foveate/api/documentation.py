@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from foveate.api import errors, parameters, replies
 from foveate.api.schema import ChatRequest, CompletionRequest
+from foveate.journey.port import Reloaded, RulesInForce
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 
@@ -28,6 +29,8 @@ REPLIES: Final = (
     replies.Ready,
     replies.Version,
     errors.ErrorReply,
+    Reloaded,
+    RulesInForce,
 )
 
 _ERRORS: Final = (

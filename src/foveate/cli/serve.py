@@ -13,7 +13,7 @@ def _serve(given: dict[str, Any], config: str | None) -> None:
     # Imported here so that --help, and every other subcommand, starts without the server's libraries.
     from foveate.cli.lifecycle import serve_until_signalled
 
-    serve_until_signalled(load(given, config=config))
+    serve_until_signalled(lambda: load(given, config=config))
 
 
 serve = with_settings(_serve)

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
-from foveate.journey.port import Answer, BodyBuffer, Readiness, Service, Unpacked
+from foveate.journey.port import Answer, BodyBuffer, Readiness, Reloaded, RulesInForce, Service, Terms, Unpacked
 
 
 class Deferred:
@@ -35,6 +35,18 @@ class Deferred:
     def caller(self, key: str | None, tier: str | None) -> Caller:
         """See the port. Raises EngineUnavailable while loading."""
         return self._loaded().caller(key, tier)
+
+    def terms(self, caller: Caller) -> Terms:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().terms(caller)
+
+    def rules(self) -> RulesInForce:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().rules()
+
+    async def reload(self) -> Reloaded:
+        """See the port. Raises EngineUnavailable while loading."""
+        return await self._loaded().reload()
 
     def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:
         """See the port. Raises EngineUnavailable while loading."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -118,6 +118,18 @@ class Reloaded(msgspec.Struct, frozen=True):
     restart_needed: tuple[str, ...] = ()
 
 
+class RulesInForce(msgspec.Struct, frozen=True):
+    """The rules that requests beginning now get. ``keys``: the number of each tenant. ``fetch``: the URL policy's settings.
+
+    ``read_at`` is when they were read (Unix seconds).
+    """
+
+    tiers: dict[str, Budget]
+    keys: dict[str, int]
+    fetch: dict[str, Any]
+    read_at: float
+
+
 class BodyBuffer(Protocol):
     """A place in the arena that a request body is received into, chunk by chunk. Leaving the context gives it back."""
 
@@ -170,6 +182,18 @@ class Service(Protocol):
 
     def caller(self, key: str | None, tier: str | None) -> Caller:
         """Tell who asks, from the API key and the tier that was asked for. Raises Unauthenticated, NotPermitted."""
+        ...
+
+    def terms(self, caller: Caller) -> Terms:
+        """The contract that holds for a caller."""
+        ...
+
+    def rules(self) -> RulesInForce:
+        """The rules that hold now, for an operator."""
+        ...
+
+    async def reload(self) -> Reloaded:
+        """Read the settings again and bring what may change into force. Raises SettingsRefused; the old ones then stay."""
         ...
 
     def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:

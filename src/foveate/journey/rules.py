@@ -11,18 +11,27 @@ from dataclasses import dataclass, field
 from foveate.core.budget import ANYONE, DEFAULT_TIER, Budget, Caller
 from foveate.core.errors import NotPermitted, Unauthenticated
 from foveate.journey.keys import KeyRing
+from foveate.journey.port import RulesInForce, UrlTerms
 from foveate.media.policy import UrlPolicy
 
+HTTPS_ONLY = UrlTerms(("https", "data"), (80, 443))
 TIER_HEADER = "X-Foveate-Tier"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """One version. ``tiers`` always has ``default``; every tier that a key names is among them."""
+    """One version. ``tiers`` always has ``default``; every tier that a key names is among them.
+
+    ``urls`` is what clients may know of the policy, ``fetch`` the settings it was made from, for an operator; ``read_at`` is when they
+    were read (Unix seconds).
+    """
 
     tiers: Mapping[str, Budget]
     keys: KeyRing = field(default_factory=KeyRing)
     policy: UrlPolicy = field(default_factory=UrlPolicy)
+    urls: UrlTerms = HTTPS_ONLY
+    fetch: Mapping[str, object] = field(default_factory=dict)
+    read_at: float = 0.0
 
     def caller(self, key: str | None, tier: str | None) -> Caller:
         """Tell who asks. Raises Unauthenticated, NotPermitted (a tier that this caller may not ask for, whether or not there is one)."""
@@ -36,6 +45,10 @@ class Rules:
         if tier not in (None, found.tier, *found.may_use):
             raise NotPermitted(f"This API key may not use the tier that {TIER_HEADER} asks for.")
         return Caller(found.tenant, self.tiers[tier or found.tier], found.admin)
+
+    def in_force(self) -> RulesInForce:
+        """Return what an operator may see: no key, and no digest of one."""
+        return RulesInForce(dict(self.tiers), self.keys.tenants(), dict(self.fetch), self.read_at)
 
 
 class LiveRules:

@@ -15,7 +15,7 @@ from foveate.engines.port import EngineEvent, FinishEvent, TokenEvent
 from foveate.journey import job_of, prepare
 from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.holds import SlotHold
-from foveate.journey.port import Answer, BodyBuffer, Readiness, Unpacked, Usage
+from foveate.journey.port import Answer, BodyBuffer, Readiness, Reloaded, RulesInForce, Terms, Unpacked, Usage
 from foveate.journey.room import take
 from foveate.journey.s7_generate import generate
 from foveate.journey.tools import Tools
@@ -255,6 +255,25 @@ class Journey:
     def caller(self, key: str | None, tier: str | None) -> Caller:
         """Tell who asks. Raises Unauthenticated, NotPermitted."""
         return self.tools.rules.current.caller(key, tier)
+
+    def terms(self, caller: Caller) -> Terms:
+        """The contract that holds for a caller."""
+        return Terms(
+            budget=caller.budget,
+            tenant=caller.tenant,
+            image_formats=self.tools.limits.pictures.formats,
+            video_formats=(),
+            urls=self.tools.rules.current.urls,
+            body_bytes_max=self.body_bytes_max,
+        )
+
+    def rules(self) -> RulesInForce:
+        """The rules that hold now, for an operator."""
+        return self.tools.rules.current.in_force()
+
+    async def reload(self) -> Reloaded:
+        """Read the settings again and bring what may change into force. Raises SettingsRefused; the old ones then stay."""
+        return await self.tools.reloads.reload()
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""

@@ -13,6 +13,7 @@ from foveate.engines.port import Encoder, Engine
 from foveate.journey.in_flight import InFlight
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.places import Places
+from foveate.journey.reload import Reloads
 from foveate.journey.rules import LiveRules
 from foveate.journey.text import TextWork
 from foveate.media.fetch import Fetcher
@@ -51,6 +52,7 @@ class Tools:
     prompt_side: PromptSide
     text: TextWork
     rules: LiveRules
+    reloads: Reloads
     fetcher: Fetcher
     media: MediaPool
     encoder: Encoder

@@ -10,6 +10,7 @@ One line gives a setting its flag, environment name, file key, bounds, help and 
 
 from __future__ import annotations
 
+from foveate.settings.flat import flat, restart_keys
 from foveate.settings.keys import read_keys
 from foveate.settings.page import reference
 from foveate.settings.sections import (
@@ -41,7 +42,9 @@ __all__ = [
     "TierSettings",
     "budgets",
     "declared",
+    "flat",
     "load",
     "read_keys",
     "reference",
+    "restart_keys",
 ]

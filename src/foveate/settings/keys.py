@@ -24,7 +24,7 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError, field_validator
 
-from foveate.core.budget import DEFAULT_TIER
+from foveate.core.budget import ANYONE, DEFAULT_TIER
 from foveate.core.errors import StartupError
 from foveate.core.keys import ApiKey, digest, key_fault
 from foveate.settings.declare import Section, setting
@@ -44,6 +44,13 @@ class KeyEntry(Section):
     sha256: str = setting(..., "SHA-256 of the key, hexadecimal.")
     may_use: tuple[str, ...] = setting((), "Tiers that a request may ask for by X-Foveate-Tier.")
     admin: bool = setting(False, "Whether it may use the admin API.")
+
+    @field_validator("tenant")
+    @classmethod
+    def _not_anyone(cls, value: str) -> str:
+        if value == ANYONE:
+            raise ValueError(f"{ANYONE!r} is the tenant of requests on a server without keys")
+        return value
 
     @field_validator("sha256")
     @classmethod

@@ -17,7 +17,17 @@ from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.engines.port import FinishEvent, TokenEvent, TokenLogprob, TokenStep
-from foveate.journey.port import Answer, BodyBuffer, Readiness, Unpacked, Usage
+from foveate.journey.port import (
+    Answer,
+    BodyBuffer,
+    Readiness,
+    Reloaded,
+    RulesInForce,
+    Terms,
+    Unpacked,
+    UrlTerms,
+    Usage,
+)
 
 Step = TokenEvent | FinishEvent | Exception | asyncio.Event
 """An event to yield, an error to raise, or something to wait for."""
@@ -109,6 +119,7 @@ class FakeService:
     open_buffers: int = 0
     open_blobs: int = 0
     open_answers: int = 0
+    reload_refused: FoveateError | None = None
     callers: dict[str, Caller] = field(default_factory=dict)
     """By key; empty: anyone may ask."""
     adjusted: tuple[Adjustment, ...] = ()
@@ -124,6 +135,19 @@ class FakeService:
         if tier is not None and not caller.admin:
             raise NotPermitted(param="X-Foveate-Tier")
         return caller if tier is None else Caller(caller.tenant, Budget(tier=tier), caller.admin)
+
+    def terms(self, caller: Caller) -> Terms:
+        return Terms(
+            caller.budget, caller.tenant, ("png",), (), UrlTerms(("https", "data"), (80, 443)), self.body_bytes_max
+        )
+
+    def rules(self) -> RulesInForce:
+        return RulesInForce({"default": Budget()}, {"acme": 2}, {"fetch.ports": (80, 443)}, 1.0)
+
+    async def reload(self) -> Reloaded:
+        if self.reload_refused is not None:
+            raise self.reload_refused
+        return Reloaded(("default",), 2, ("auth.keys_file",), ("server.port",))
 
     def readiness(self) -> Readiness:
         return self.ready

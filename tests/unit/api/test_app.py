@@ -68,7 +68,7 @@ async def test_document() -> None:
         assert (await http.get("/docs")).status_code == 200
     assert set(document["paths"]) == {
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
-        "/health", "/ready", "/metrics", "/version",
+        "/health", "/ready", "/metrics", "/version", "/admin/reload", "/admin/rules",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]

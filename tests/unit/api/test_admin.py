@@ -1,0 +1,59 @@
+"""The admin API is for admins, and says what to do to everybody else."""
+
+import httpx
+import pytest
+from tests.unit.api.fake import FakeService, serving
+
+from foveate.core.budget import Budget, Caller
+from foveate.core.errors import SettingsRefused
+
+ADMIN, OTHER = {"authorization": "Bearer admin"}, {"x-api-key": "other"}
+
+
+def with_keys(**fields: object) -> FakeService:
+    return FakeService(
+        callers={"admin": Caller("ops", Budget(), admin=True), "other": Caller("acme", Budget())},
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/admin/reload"), ("GET", "/admin/rules")])
+async def test_only_admins_may(method: str, path: str) -> None:
+    async with serving(with_keys()) as server, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{server.port}{path}"
+        assert (await client.request(method, url)).status_code == 401
+        refused = await client.request(method, url, headers=OTHER)
+        assert refused.status_code == 403
+        assert "admin: true" in refused.json()["error"]["message"]
+        assert (await client.request(method, url, headers=ADMIN)).status_code == 200
+    async with serving(FakeService()) as server, httpx.AsyncClient() as client:
+        refused = await client.request(method, f"http://127.0.0.1:{server.port}{path}", headers=ADMIN)
+        assert refused.status_code == 403
+        assert "auth.keys_file" in refused.json()["error"]["message"]
+        assert refused.json()["error"]["code"] == "not_permitted"
+
+
+async def test_what_comes_back() -> None:
+    async with serving(with_keys()) as server, httpx.AsyncClient(headers=ADMIN) as client:
+        base = f"http://127.0.0.1:{server.port}"
+        assert (await client.post(f"{base}/admin/reload")).json() == {
+            "tiers": ["default"],
+            "keys": 2,
+            "changed": ["auth.keys_file"],
+            "restart_needed": ["server.port"],
+        }
+        rules = (await client.get(f"{base}/admin/rules")).json()
+        assert rules["tiers"]["default"]["max_images"] == Budget().max_images
+        assert rules["keys"] == {"acme": 2}
+        document = (await client.get(f"{base}/openapi.json")).json()
+        assert {"/admin/reload", "/admin/rules"} <= set(document["paths"])
+        assert {"Reloaded", "RulesInForce", "Budget"} <= set(document["components"]["schemas"])
+
+
+async def test_settings_that_cannot_be_used_are_told() -> None:
+    service = with_keys(reload_refused=SettingsRefused("There is no setting 'x'."))
+    async with serving(service) as server, httpx.AsyncClient(headers=ADMIN) as client:
+        reply = await client.post(f"http://127.0.0.1:{server.port}/admin/reload")
+        assert reply.status_code == 422
+        assert reply.json()["error"]["code"] == "settings_refused"
+        assert reply.json()["error"]["message"] == "There is no setting 'x'."
