@@ -66,13 +66,24 @@ def jpeg_profile(data: memoryview) -> bytes | None:
     """Return the profile that a JPEG's APP2 segments hold, or None when there is none or a piece is missing."""
     pieces: dict[int, bytes] = {}
     count = 0
-    for marker, segment in segments_before_scan(data):
-        if marker == _APP2 and bytes(segment[:12]) == _ICC_MARK and len(segment) > 14:
-            count = segment[13]
-            pieces.setdefault(segment[12], bytes(segment[14:]))
+    for marker, start, end in segments_before_scan(data):
+        if marker == _APP2 and bytes(data[start : start + 12]) == _ICC_MARK and end - start > 14:
+            count = data[start + 13]
+            pieces.setdefault(data[start + 12], bytes(data[start + 14 : end]))
     if not pieces or sorted(pieces) != list(range(1, count + 1)):
         return None
     return b"".join(pieces[number] for number in sorted(pieces))
+
+
+def jpeg_without_profile(data: memoryview) -> bytes:
+    """Return a JPEG without its profile's segments: libjpeg-turbo counts a profile that does not fit together as damage of the picture."""
+    kept, copied = [], 0
+    for marker, start, end in segments_before_scan(data):
+        if marker == _APP2 and bytes(data[start : start + 12]) == _ICC_MARK:
+            kept.append(data[copied : start - 4])
+            copied = end
+    kept.append(data[copied:])
+    return b"".join(kept)
 
 
 def webp_profile(data: memoryview) -> bytes | None:

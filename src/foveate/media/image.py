@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, cast
 
 import imagecodecs
 import numpy as np
@@ -28,6 +28,7 @@ from PIL import (
     GifImagePlugin,
     Image,
     ImageFile,
+    JpegImagePlugin,
     PngImagePlugin,
     TiffImagePlugin,
     WebPImagePlugin,
@@ -36,7 +37,14 @@ from PIL import (
 from foveate.core.errors import MediaCostly, MediaUndecodable
 from foveate.core.media import AS_VIEWERS_SHOW, Appearance, ImageHeader
 from foveate.media.colour import to_srgb
-from foveate.media.containers import completed, inflated_profile, jpeg_profile, png_essentials, webp_profile
+from foveate.media.containers import (
+    completed,
+    inflated_profile,
+    jpeg_profile,
+    jpeg_without_profile,
+    png_essentials,
+    webp_profile,
+)
 from foveate.media.fit import scaled_down, shrink_on_load
 from foveate.media.headers.jpeg import scan_start
 from foveate.media.headers.raster import PNG_BIT_DEPTH_AT, is_animated_webp
@@ -47,6 +55,7 @@ Image.MAX_IMAGE_PIXELS = None
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1
 
 _PILLOW_FORMATS: Final = {
+    "jpeg": JpegImagePlugin.JpegImageFile.format,
     "png": PngImagePlugin.PngImageFile.format,
     "webp": WebPImagePlugin.WebPImageFile.format,
     "gif": GifImagePlugin.GifImageFile.format,
@@ -132,7 +141,7 @@ def _decoded(
         if header.format == "webp" and not is_animated_webp(data):
             pixels = _webp(data, look)
         else:
-            pixels = _with_pillow(data, header, size, look)
+            pixels = _with_pillow(data, header.format, size, look)
         if pixels.shape != (size[1], size[0], 3):
             raise _wrong_size(pixels.shape[1], pixels.shape[0], size)
     pixels = scaled_down(pixels, target, of=size)
@@ -165,11 +174,12 @@ def _jpeg(
         "buffer": scratch.of(width * height * _CHANNELS[wanted]),
     }
     try:
-        pixels = simplejpeg.decode_jpeg(source, strict=not look.truncated_accepted, **options)
-    except ValueError as error:
-        if end < 0 or "extraneous bytes" not in str(error):
+        pixels = _strictly(source, options, has_end=end >= 0)
+    except ValueError:
+        if not look.truncated_accepted:
             raise
-        pixels = simplejpeg.decode_jpeg(source, strict=False, **options)
+        # Pillow also goes on where the data end inside a marker, and leaves what is missing black.
+        return _with_pillow(data, "jpeg", size, look)
     if wanted == "RGB" and profile is None:
         return np.asarray(pixels)
     shape = (pixels.shape[1], pixels.shape[0])
@@ -181,6 +191,18 @@ def _jpeg(
     return np.asarray(to_srgb(image, profile))
 
 
+def _strictly(source: memoryview | bytes, options: dict[str, Any], *, has_end: bool) -> np.ndarray:
+    """Decode a JPEG, and forgive what does not touch its picture. Raises ValueError."""
+    try:
+        return cast(np.ndarray, simplejpeg.decode_jpeg(source, **options))
+    except ValueError as error:
+        if has_end and "extraneous bytes" in str(error):
+            return cast(np.ndarray, simplejpeg.decode_jpeg(source, strict=False, **options))
+        if "ICC" in str(error):
+            return cast(np.ndarray, simplejpeg.decode_jpeg(jpeg_without_profile(memoryview(source)), **options))
+        raise
+
+
 def _webp(data: memoryview, look: Appearance) -> np.ndarray:
     pixels: np.ndarray = imagecodecs.webp_decode(bytes(data))
     profile = webp_profile(data) if look.icc_to_srgb else None
@@ -189,26 +211,22 @@ def _webp(data: memoryview, look: Appearance) -> np.ndarray:
     return flattened(Image.fromarray(pixels), look.background, profile)
 
 
-def _with_pillow(data: memoryview, header: ImageHeader, size: tuple[int, int], look: Appearance) -> np.ndarray:
+def _with_pillow(data: memoryview, name: str, size: tuple[int, int], look: Appearance) -> np.ndarray:
     profile: bytes | None = None
     source: bytes | memoryview = data
-    if header.format == "png":
+    if name == "png":
         source, profile = png_essentials(data)
     with (
         _incomplete_allowed(look.truncated_accepted),
-        Image.open(io.BytesIO(source), formats=[_PILLOW_FORMATS[header.format]]) as image,
+        Image.open(io.BytesIO(source), formats=[_PILLOW_FORMATS[name]]) as image,
     ):
         if image.size != size:
             raise _wrong_size(*image.size, size)
-        if (
-            header.format == "png"
-            and data[PNG_BIT_DEPTH_AT] == 16
-            and isinstance(image.info.get("transparency"), tuple)
-        ):
+        if name == "png" and data[PNG_BIT_DEPTH_AT] == 16 and isinstance(image.info.get("transparency"), tuple):
             # Pillow keeps the high byte of 16-bit colours, but not of the colour that is to be transparent.
             image.info["transparency"] = tuple(sample >> 8 for sample in image.info["transparency"])
         image.load()
-        profile = inflated_profile(profile) if header.format == "png" else image.info.get("icc_profile")
+        profile = inflated_profile(profile) if name == "png" else image.info.get("icc_profile")
         return flattened(to_eight_bits(image), look.background, profile if look.icc_to_srgb else None)
 
 

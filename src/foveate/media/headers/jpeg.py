@@ -58,8 +58,11 @@ def scan_start(data: memoryview) -> int:
     raise ValueError("no scan")
 
 
-def segments_before_scan(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield marker and content of each segment before the first scan. Raises ValueError, IndexError, struct.error."""
+def segments_before_scan(data: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, start and end of the content of each segment before the first scan.
+
+    Raises ValueError, IndexError, struct.error.
+    """
     at = 2
     for _ in range(SEGMENTS_MAX):
         marker, at = _next_marker(data, at)
@@ -67,7 +70,7 @@ def segments_before_scan(data: memoryview) -> Iterator[tuple[int, memoryview]]:
             return
         if marker not in _WITHOUT_LENGTH:
             (length,) = struct.unpack_from(">H", data, at)
-            yield marker, data[at + 2 : at + length]
+            yield marker, at + 2, at + length
             at += length
 
 
