@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
@@ -205,3 +206,9 @@ async def refused(site: Site, error: type[FoveateError], target: str = "/a.png",
     with pytest.raises(error) as caught:
         await get(site, target, **options)  # type: ignore[arg-type]
     return caught.value
+
+
+def server_tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context

@@ -51,6 +51,9 @@ NOT_PUBLIC = {
     "2001:20::1": "reserved",
     "fd00:ec2::254": METADATA,
     "fd20:ce::254": METADATA,
+    "fd00:c1::a9fe:a9fe": METADATA,
+    "169.254.0.23": METADATA,
+    "169.254.42.42": METADATA,
     "4000::1": "reserved",
     "5f00::1": "reserved",
     "100::1": "reserved",
@@ -65,6 +68,10 @@ NOT_PUBLIC = {
     "64:ff9b::a9fe:a9fe": METADATA,
     "64:ff9b::7f00:1": "loopback",
     "64:ff9b:1::a9fe:a9fe": METADATA,
+    "64:ff9b:1:a9fe:a9:fe00::": METADATA,  # behind a prefix of 48 bits (RFC 6052)
+    "64:ff9b:1:5a9:fe:a9fe::": METADATA,  # of 56
+    "64:ff9b:1:5:a9:fea9:fe00:0": METADATA,  # of 64
+    "64:ff9b:1::7f00:1": "local-use NAT64",
     "2002:7f00:1::": "loopback",
     "2002:a00:1::1": "private",
     "2001:0:4136:e378:8000:63bf:f5ff:fffe": "private",  # Teredo, client 10.0.0.1

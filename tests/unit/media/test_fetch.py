@@ -8,12 +8,23 @@ import asyncio
 import contextlib
 import logging
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from tests.unit.media.sites import BODY, Buffer, Names, Site, answering, fetcher_for, get, redirecting, refused, silent
+from tests.unit.media.sites import (
+    BODY,
+    Buffer,
+    Names,
+    Site,
+    answering,
+    fetcher_for,
+    get,
+    redirecting,
+    refused,
+    server_tls,
+    silent,
+)
 
 from foveate.core.clock import now
 from foveate.core.errors import (
@@ -373,26 +384,6 @@ async def test_no_query_string_is_ever_logged_or_told(caplog: pytest.LogCaptureF
 
 
 # ----------------------------------------------------------------------------------------------------------------- TLS
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    key, both = folder / "key.pem", folder / "both.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(both)]
-    subprocess.run(
-        [*command, "-days", "2", "-subj", "/CN=img.test", "-addext", "subjectAltName=DNS:img.test"],
-        check=True,
-        capture_output=True,
-    )
-    both.write_text(both.read_text() + key.read_text())
-    return both
-
-
-def server_tls(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
 
 
 async def test_tls_is_checked_against_the_name_not_the_address(certificate: Path) -> None:

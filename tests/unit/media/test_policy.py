@@ -110,6 +110,48 @@ def test_a_wildcard_ends_at_a_label(host: str, opened: bool) -> None:
         assert "rule: private" in caught.value.public
 
 
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("https://cdn.example.com/a.png", True),
+        ("https://CDN.example.COM./a.png", True),
+        ("https://img.bücher.example/", False),
+        ("https://img.xn--bcher-kva.example/a.png", True),
+        ("https://a.b.xn--bcher-kva.example/a.png", True),
+        ("https://xn--bcher-kva.example/a.png", False),
+        ("https://evil-cdn.example.com/", False),
+        ("https://cdn.example.com.evil.test/", False),
+        ("https://example.com/", False),
+        ("https://93.184.216.34/", True),
+        ("https://93.184.216.35/", False),
+        ("https://[2606:4700:4700:0::1111]/", True),
+        ("https://my_host.example/", True),
+    ],
+)
+def test_a_server_can_be_restricted_to_named_hosts(url: str, allowed: bool) -> None:
+    entries = ["cdn.example.com.", "*.bücher.example", "93.184.216.34", "[2606:4700:4700::1111]", "My_Host.example"]
+    policy = UrlPolicy.of(only_hosts=entries)
+    if allowed:
+        policy.parse(url)
+    else:
+        with pytest.raises((UrlRefused, UrlInvalid)) as caught:
+            policy.parse(url)
+        assert "rule: host" in caught.value.public or "ASCII" in caught.value.public
+        assert "cdn.example.com" not in caught.value.public, "the list is the operator's"
+
+
+def test_a_restriction_opens_nothing_and_holds_on_redirects() -> None:
+    policy = UrlPolicy.of(only_hosts=["img.example", "10.0.0.1"])
+    url = policy.parse("https://img.example/")
+    with pytest.raises(UrlRefused, match="private"):
+        policy.check_address(url, ip_address("10.0.0.1"))
+    with pytest.raises(UrlRefused, match="private"):
+        policy.parse("https://10.0.0.1/")
+    with pytest.raises(UrlRefused, match=r"other\.example") as caught:
+        policy.follow(url, "https://other.example/")
+    assert "rule: host" in caught.value.public
+
+
 def test_a_network_is_opened_for_its_addresses_only() -> None:
     policy = UrlPolicy.of(private_networks=["10.1.0.0/16", "fd00::/8"])
     url = policy.parse("https://h.example/")
@@ -196,6 +238,18 @@ def test_a_redirect_passes_the_whole_policy(location: str) -> None:
         {"hosts": ["a.*.example"]},
         {"hosts": ["https://x.example"]},
         {"hosts": ["10.0.0.1"]},
+        {"hosts": [""]},
+        {"only_hosts": ["*"]},
+        {"only_hosts": ["*."]},
+        {"only_hosts": ["img.*.example"]},
+        {"only_hosts": ["img*.example"]},
+        {"only_hosts": ["https://x.example"]},
+        {"only_hosts": ["x.example:443"]},
+        {"only_hosts": ["x.example/path"]},
+        {"only_hosts": ["*.10.0.0.1"]},
+        {"only_hosts": ["0x7f.1"]},
+        {"only_hosts": ["fe80::1%eth0"]},
+        {"only_hosts": ["a..b"]},
         {"ports": [0]},
     ],
     ids=str,
