@@ -72,11 +72,8 @@ async def journey(
         arena_bytes = _arena_bytes(settings)
         metrics = Metrics()
         reloads = Reloads(reading(settings), lambda: reading(read() if read is not None else settings))
-        fetcher = _fetcher(settings)
-        scope.push_async_callback(fetcher.aclose)
-        request_log = _request_log(settings.log)
-        if request_log is not None:
-            scope.push_async_callback(partial(asyncio.to_thread, request_log.close))
+        fetcher = _fetcher(settings, scope)
+        request_log = _request_log(settings.log, scope)
         files = await asyncio.to_thread(resolve_model, settings.model.path)
         name = served_name(settings, files)
         say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
@@ -253,15 +250,17 @@ def _fetch_limits(settings: Settings) -> FetchLimits:
     )
 
 
-def _fetcher(settings: Settings) -> Fetcher:
+def _fetcher(settings: Settings, scope: AsyncExitStack) -> Fetcher:
     """Raises StartupError when the proxy or a name server is not written as one."""
     fetch = settings.fetch
-    return Fetcher(
+    fetcher = Fetcher(
         user_agent=_user_agent(settings),
         limits=_fetch_limits(settings),
         resolver=ServerResolver(parse_servers(fetch.dns_servers)) if fetch.dns_servers else None,
         proxy=Proxy.of(fetch.proxy) if fetch.proxy else None,
     )
+    scope.push_async_callback(fetcher.aclose)
+    return fetcher
 
 
 def _user_agent(settings: Settings) -> str:
@@ -295,7 +294,7 @@ def _in_flight(settings: Settings) -> InFlight:
     )
 
 
-def _request_log(settings: LogSettings) -> RequestLog | None:
+def _request_log(settings: LogSettings, scope: AsyncExitStack) -> RequestLog | None:
     if settings.requests == "off":
         return None
     request_log = RequestLog(None if settings.requests == "stdout" else Path(settings.requests))
@@ -305,6 +304,7 @@ def _request_log(settings: LogSettings) -> RequestLog | None:
         raise StartupError(
             f"The request log {settings.requests!r} cannot be opened: {error.strerror}. Set log.requests to a writable file."
         ) from error
+    scope.push_async_callback(partial(asyncio.to_thread, request_log.close))
     return request_log
 
 
