@@ -46,8 +46,8 @@ class AdminRoutes:
     def table(self) -> list[tuple[str, str, Handler, dict[str, Any]]]:
         """Return the routes: method, path, handler, options."""
         return [
-            ("POST", "/admin/reload", self.reload, {"responses": documentation.responses(Reloaded)}),
-            ("GET", "/admin/rules", self.rules, {"responses": documentation.responses(RulesInForce)}),
+            ("POST", "/admin/reload", self.reload, documentation.reading(Reloaded, failing=(422,))),
+            ("GET", "/admin/rules", self.rules, documentation.reading(RulesInForce)),
         ]
 
     def _check(self, request: Request) -> None:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 import foveate
 from foveate.api import convert, documentation, errors, replies
 from foveate.api.admin import AdminRoutes
+from foveate.api.budget import BudgetReply, budget_reply
 from foveate.api.callers import caller_of
 from foveate.api.exchange import Parse
 from foveate.api.gate import Gate
@@ -51,6 +52,10 @@ class Routes:
     async def completions(self, request: Request) -> Response:
         """Continue a text. For pictures use chat completions."""
         return self._generation(parser(CompletionRequest, convert.completion), "cmpl")
+
+    async def budget(self, request: Request) -> Response:
+        """Publish what the caller's requests may cost: every limit of its tier, and what media may be."""
+        return _json(budget_reply(self._service.terms(self._caller(request))))
 
     async def models(self, request: Request) -> Response:
         """List the models that are served."""
@@ -125,27 +130,25 @@ def create_app(service: Service, *, open_max: int = OPEN_MAX, body_seconds_max: 
 
 
 def _table(routes: Routes) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]], dict[str, Any]]]:
-    def get(reply: type) -> dict[str, Any]:
-        return {"responses": documentation.responses(reply)}
-
-    def post(body: type[BaseModel], reply: type, chunk: type) -> dict[str, Any]:
-        return {
-            "responses": documentation.responses(reply, chunk=chunk),
-            "openapi_extra": documentation.request_body(body),
-        }
-
-    chat = post(ChatRequest, replies.ChatCompletion, replies.ChatChunk)
-    completion = post(CompletionRequest, replies.Completion, replies.Completion)
-    exposition = {"responses": {200: {"description": "Prometheus text.", "content": {"text/plain": {}}}}}
+    chat = documentation.generating(
+        ChatRequest, replies.ChatCompletion, replies.ChatChunk, failing=documentation.MEDIA_ERRORS
+    )
+    completion = documentation.generating(CompletionRequest, replies.Completion, replies.Completion)
     return [
         ("POST", "/v1/chat/completions", routes.chat_completions, chat),
         ("POST", "/v1/completions", routes.completions, completion),
-        ("GET", "/v1/models", routes.models, get(replies.ModelList)),
-        ("GET", "/v1/models/{model:path}", routes.model, get(replies.Model)),
-        ("GET", "/health", routes.health, get(replies.Health)),
-        ("GET", "/ready", routes.ready, get(replies.Ready)),
-        ("GET", "/metrics", routes.metrics, exposition),
-        ("GET", "/version", routes.version, get(replies.Version)),
+        ("GET", "/v1/budget", routes.budget, documentation.reading(BudgetReply)),
+        ("GET", "/v1/models", routes.models, documentation.reading(replies.ModelList)),
+        (
+            "GET",
+            "/v1/models/{model:path}",
+            routes.model,
+            documentation.reading(replies.Model, path="model", failing=(404,)),
+        ),
+        ("GET", "/health", routes.health, documentation.public(replies.Health)),
+        ("GET", "/ready", routes.ready, documentation.public(replies.Ready, waiting=True)),
+        ("GET", "/metrics", routes.metrics, documentation.exposition()),
+        ("GET", "/version", routes.version, documentation.public(replies.Version)),
     ]
 
 

@@ -47,8 +47,16 @@ def _allowed(value: Any) -> Any:
     return None if value == -1 and not isinstance(value, bool) else value
 
 
+def _whole(value: Any) -> Any:
+    """To JSON, and to some clients, 2.0 is the integer 2."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class _Open(BaseModel):
@@ -105,7 +113,7 @@ class ImageContent(_Open):
 class VideoSampling(_Open):
     """How many frames to take of a video. The caller's budget holds whatever stands here: these can only lower it."""
 
-    num_frames: Annotated[Annotated[int, Field(ge=1, le=TOKENS_MAX)] | None, BeforeValidator(_allowed)] = Field(
+    num_frames: Annotated[Annotated[Whole, Field(ge=1, le=TOKENS_MAX)] | None, BeforeValidator(_allowed)] = Field(
         None, description="At most so many frames. Null and -1: as many as the budget allows."
     )
     fps: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_allowed)] = Field(
@@ -211,17 +219,17 @@ class Generation(_Open):
     model: str | None = Field(None, description="One of `/v1/models`; the server's first model if absent.")
     stream: bool | None = Field(None, description="Answer as server-sent events.")
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1, le=TOKENS_MAX)
+    max_tokens: Whole | None = Field(None, ge=1, le=TOKENS_MAX)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy. Default 1.")
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=-1, le=TOKENS_MAX, description="-1 and 0: off.")
+    top_k: Whole | None = Field(None, ge=-1, le=TOKENS_MAX, description="-1 and 0: off.")
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    seed: int | None = Field(None, ge=SEED_MIN, le=SEED_MAX)
+    seed: Whole | None = Field(None, ge=SEED_MIN, le=SEED_MAX)
     stop: Stop | None = None
-    n: int | None = Field(None, ge=1, le=CHOICES_MAX)
+    n: Whole | None = Field(None, ge=1, le=CHOICES_MAX)
     presence_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
     frequency_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
-    min_tokens: int | None = Field(None, ge=0, le=TOKENS_MAX)
+    min_tokens: Whole | None = Field(None, ge=0, le=TOKENS_MAX)
     ignore_eos: bool | None = None
 
 
@@ -229,10 +237,10 @@ class ChatRequest(Generation):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MESSAGES_MAX)]
-    max_completion_tokens: int | None = Field(None, ge=1, le=TOKENS_MAX, description="The same as `max_tokens`.")
+    max_completion_tokens: Whole | None = Field(None, ge=1, le=TOKENS_MAX, description="The same as `max_tokens`.")
     media_io_kwargs: MediaIo | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
 
 
 class CompletionRequest(Generation):
@@ -247,4 +255,4 @@ class CompletionRequest(Generation):
             custom_error_message="should be a string (or a list of exactly one string)",
         ),
     ]
-    logprobs: int | None = Field(None, ge=0, le=5)
+    logprobs: Whole | None = Field(None, ge=0, le=5)

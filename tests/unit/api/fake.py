@@ -20,6 +20,7 @@ from foveate.engines.port import FinishEvent, TokenEvent, TokenLogprob, TokenSte
 from foveate.journey.port import (
     Answer,
     BodyBuffer,
+    Estimate,
     Readiness,
     Reloaded,
     RulesInForce,
@@ -97,6 +98,13 @@ async def _play(step: Step) -> None:
         await step.wait()
 
 
+FREE = Estimate(
+    admitted=True, tier="default", bytes=0, pixels=0, frames=0, text_tokens=7, visual_tokens=0, processor_cache_hits=0,
+    encoder_cache_hits=0, items=(), adjustments=(), refusals=(),
+)  # fmt: skip
+"""What a text costs."""
+
+
 def _as_it_is(body: bytes) -> tuple[bytes, tuple[Blob, ...]]:
     return body, ()
 
@@ -123,6 +131,8 @@ class FakeService:
     callers: dict[str, Caller] = field(default_factory=dict)
     """By key; empty: anyone may ask."""
     adjusted: tuple[Adjustment, ...] = ()
+    hosts: tuple[str, ...] | None = None
+    estimated: Estimate = FREE
     ended: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,11 +145,6 @@ class FakeService:
         if tier is not None and not caller.admin:
             raise NotPermitted(param="X-Foveate-Tier")
         return caller if tier is None else Caller(caller.tenant, Budget(tier=tier), caller.admin)
-
-    def terms(self, caller: Caller) -> Terms:
-        return Terms(
-            caller.budget, caller.tenant, ("png",), (), UrlTerms(("https", "data"), (80, 443)), self.body_bytes_max
-        )
 
     def rules(self) -> RulesInForce:
         return RulesInForce({"default": Budget()}, {"acme": 2}, {"fetch.ports": (80, 443)}, 1.0)
@@ -193,6 +198,23 @@ class FakeService:
         finally:
             self.open_answers -= 1
             self.left.set()
+
+    def terms(self, caller: Caller) -> Terms:
+        return Terms(
+            budget=caller.budget,
+            tenant=caller.tenant,
+            image_formats=("jpeg", "png"),
+            video_formats=("mp4",),
+            urls=UrlTerms(("https", "data"), (80, 443), self.hosts),
+            body_bytes_max=self.body_bytes_max,
+        )
+
+    async def estimate(self, request: Request, unpacked: Unpacked | None) -> Estimate:
+        self.requests.append(request)
+        self.unpacked.append(unpacked)
+        for step in self.before:
+            await _play(step)
+        return self.estimated
 
     def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
         self.refusals.append(error.code)

@@ -10,6 +10,7 @@ from tests.unit.api.fake import FakeService, chat
 
 import foveate
 from foveate.api.app import create_app
+from foveate.core.budget import FIELDS
 from foveate.journey.port import Readiness
 
 
@@ -69,6 +70,7 @@ async def test_document() -> None:
     assert set(document["paths"]) == {
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
         "/health", "/ready", "/metrics", "/version", "/admin/reload", "/admin/rules",
+        "/v1/budget",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -77,7 +79,16 @@ async def test_document() -> None:
     assert schemas["ChatRequest"]["additionalProperties"] is False
     answers = document["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"}
-    assert "default" in answers
+    assert {"400", "401", "403", "404", "409", "413", "415", "422", "429", "500", "502", "503", "504"} <= set(answers)
+    assert "too_many_images" in answers["400"]["description"]
+    assert "Retry-After" in answers["429"]["headers"]
+    assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    limits = schemas["BudgetReply"]["properties"]["limits"]
+    assert limits["required"] == [field.name for field in FIELDS]
+    assert all(field.help in limits["properties"][field.name]["description"] for field in FIELDS)
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert path.startswith(("/v1/", "/admin/")) == ({} in operation.get("security", [])), path
     assert {"message", "type", "param", "code", "status", "limit_name"} <= set(schemas["ErrorBody"]["properties"])
     assert "`guided_json`" in document["info"]["description"]
     for reference in _references(document):

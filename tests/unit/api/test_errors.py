@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from foveate.core.errors import (
     Overloaded,
     QueueFull,
     Refused,
+    StartupError,
     error_classes,
 )
 
@@ -73,3 +76,12 @@ def test_clients_are_told_not_to_repeat_what_will_fail_again() -> None:
     assert errors.headers(EncodeFailed()) == [(b"x-should-retry", b"false")]
     assert errors.headers(FetchFailed()) == []
     assert errors.status(FetchFailed()) == 502
+
+
+def test_the_docs_list_every_error() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    listed = re.findall(r"^\| (\d{3}) \| `(\w+)` \| (yes|no) \|", text, re.MULTILINE)
+    kinds = [kind for kind in error_classes().values() if kind not in (StartupError, Refused, Overloaded)]
+    assert listed == sorted(
+        (str(errors.STATUS[kind.kind]), kind.code, "yes" if kind.retryable else "no") for kind in kinds
+    )

@@ -22,7 +22,7 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "n": ([1, 8], [0, 9, -1]),
     "presence_penalty": ([-2, 2], [-2.1, 2.1]),
     "frequency_penalty": ([-2, 2], [-2.1, 2.1]),
-    "max_tokens": ([1, 100], [0, -1, 2**31, 1.5]),
+    "max_tokens": ([1, 100, 7.0], [0, -1, 2**31, 1.5]),
     "max_completion_tokens": ([1, 100], [0, "5"]),
     "min_tokens": ([0, 1], [-1]),
     "ignore_eos": ([True, False], [1, "yes"]),
