@@ -90,7 +90,7 @@ def test_knows_a_data_url() -> None:
 
 
 def test_a_list_of_frames_becomes_one_piece() -> None:
-    frames = [b"\xff\xd8 one frame \xff\xd9", b"\xff\xd8 another frame \xff\xd9"]
+    frames = [b"\xff\xd8 one more frame \xff\xd9", b"\xff\xd8 another frame \xff\xd9"]
     url = "data:VIDEO/JPEG;base64," + ",".join(base64.b64encode(frame).decode() for frame in frames)
     data = memoryview(decode_data_url(url))
     assert [bytes(data[at : at + size]) for at, size in frame_places(data)] == frames
