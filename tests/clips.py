@@ -46,12 +46,21 @@ def number_of(pixels: np.ndarray) -> int:
     return number
 
 
-def clip(
-    colours: Sequence[Colour],
+def clip(colours: Sequence[Colour], *, size: tuple[int, int] = (64, 48), mark: bool = False, **options: Any) -> bytes:
+    """Return a video of single-coloured frames. ``mark`` paints the upper left quarter black, so that turning shows."""
+    width, height = size
+    frames = [np.full((height, width, 3), colour, np.uint8) for colour in colours]
+    if mark:
+        for frame in frames:
+            frame[: height // 2, : width // 2] = 0
+    return clip_of(frames, **options)
+
+
+def clip_of(
+    frames: Sequence[np.ndarray],
     *,
     container: str = "mp4",
     codec: str = "h264",
-    size: tuple[int, int] = (64, 48),
     fps: int = 10,
     times: Sequence[float] | None = None,
     gop: int = 12,
@@ -59,29 +68,24 @@ def clip(
     options: dict[str, str] | None = None,
     muxing: dict[str, str] | None = None,
     streamed: bool = False,
-    mark: bool = False,
 ) -> bytes:
-    """Return a video of single-coloured frames. ``mark`` paints the upper left corner black, so that turning shows.
+    """Return a video of ``frames`` (uint8 [height, width, 3]).
 
     ``times`` (seconds) makes the rate vary; ``rotation`` (degrees anticlockwise) is stored as a display matrix; ``streamed`` muxes as into
     a pipe, so that headers cannot be completed at the end.
     """
-    width, height = size
     unit = Fraction(1, 1000)
     with tempfile.NamedTemporaryFile() as out, _muxer(out, container, muxing, streamed=streamed) as file:
         encoder = ENCODERS[codec]
         stream = file.add_stream(encoder, rate=fps, options={**_QUIET.get(encoder, {}), **(options or {})})
-        stream.width, stream.height = width, height
+        stream.height, stream.width = frames[0].shape[:2]
         stream.pix_fmt = _PIXELS.get(codec, "yuv420p")
         stream.codec_context.gop_size = gop
         if times is not None:
             stream.codec_context.time_base = unit
         if rotation is not None:
             stream.set_display_rotation(rotation)
-        for place, colour in enumerate(colours):
-            pixels = np.full((height, width, 3), colour, np.uint8)
-            if mark:
-                pixels[: height // 2, : width // 2] = 0
+        for place, pixels in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             if times is not None:
                 frame.pts, frame.time_base = round(times[place] * 1000), unit

@@ -1,6 +1,6 @@
 """The request's path: what happens to a request, in order.
 
-``STEPS`` are taken by every request; what stands in an :func:`each` by each of its pictures, all pictures at once. A step reads what the
+``STEPS`` are taken by every request; what stands in an :func:`each` by each of its media, all at once. A step reads what the
 steps before it left in the :class:`~foveate.journey.job.Job` and :class:`~foveate.journey.job.Item`, adds its own, or raises.
 
 ==========  ===========================================  =====================================  ==================================
@@ -9,8 +9,9 @@ step        in → out                                     its limit            
 admit       turns → prompt, text tokens, a place         max_images, context, places            TooMany*, PromptTooLong, HouseFull
 allow       URL → checked URL                            URL policy                             UrlInvalid, UrlRefused
 fetch       reference → bytes in the arena, digest       max_item_bytes, max_fetch_seconds      MediaTooLarge, Fetch*, DataUrl*
-probe       bytes → width, height, price                 max_image_*                            MediaUnsupported, ImageTooLarge
+probe       bytes → width, height, frames, price         max_image_*, max_video_*               MediaUnsupported, ImageTooLarge
 tally       totals so far                                max_total_*, context, bytes under way  MediaTotalTooLarge, PromptTooLong
+unfold      videos → their frames in the prompt          context                                PromptInvalid, PromptTooLong
 price       all headers → what all cost, made to fit     max_visual_tokens, what is under way   MediaTotalTooLarge, HouseFull
 embed       bytes → embeddings (cache or workers)        queues, job seconds and memory         MediaUndecodable, EncodeFailed
 assemble    embeddings → token ids, engine work          context                                PromptTooLong
@@ -20,14 +21,13 @@ generate    engine work → tokens                         engine queue, deadlin
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
 from foveate.core.media import ImageOptions
-from foveate.core.request import ImagePart, Request
+from foveate.core.request import ImagePart, MediaPart, Request
 from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Unpacked
@@ -36,9 +36,11 @@ from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
 from foveate.journey.s5_price import price, tally
-from foveate.journey.s6_embed import embed
+from foveate.journey.s6_frames import embed
 from foveate.journey.s7_generate import assemble
+from foveate.journey.together import together
 from foveate.journey.tools import Tools
+from foveate.journey.unfold import unfold
 from foveate.observe.ledger import RequestLedger
 
 Step = Callable[[Job, Tools], Awaitable[None]]
@@ -46,20 +48,15 @@ ItemStep = Callable[[Item, Job, Tools], Awaitable[None]]
 
 
 def each(*steps: ItemStep) -> Step:
-    """Return the step that takes every picture through ``steps``, all at once.
+    """Return the step that takes every medium through ``steps``, all at once.
 
-    The first failure ends the others and names its picture.
+    The first failure ends the others and names its medium.
     """
 
     async def all_at_once(job: Job, tools: Tools) -> None:
         if not job.items:
             return
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for item in job.items:
-                    tasks.create_task(take_steps(item, job, tools, steps))
-        except BaseExceptionGroup as group:
-            raise _first(group) from group
+        await together(take_steps(item, job, tools, steps) for item in job.items)
 
     return all_at_once
 
@@ -67,13 +64,14 @@ def each(*steps: ItemStep) -> Step:
 async def begin_media(job: Job, tools: Tools) -> None:
     """Begin with the media. How long they may take to fetch counts from here."""
     job.fetching_since = now()
-    job.items = [item_of(part, job, tools) for part in job.request.images]
+    job.items = [item_of(part, job, tools) for part in job.request.media]
 
 
 STEPS: Final[tuple[Step, ...]] = (
     admit,
     begin_media,
     each(allow, fetch, probe, tally),
+    unfold,
     price,
     each(embed),
     assemble,
@@ -102,11 +100,12 @@ def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
     return Job(request, ledger, deadline, rules=tools.rules.current, unpacked=unpacked)
 
 
-def item_of(part: ImagePart, job: Job, tools: Tools) -> Item:
-    """Return a picture's item before its first step."""
-    wanted = ImageOptions(
-        pixels_max=tools.limits.detail_low_pixels if part.detail == "low" else 0, several=len(job.request.images) > 1
-    )
+def item_of(part: MediaPart, job: Job, tools: Tools) -> Item:
+    """Return a picture's or video's item before its first step."""
+    low = isinstance(part, ImagePart) and part.detail == "low"
+    # How many frames a video has is not known yet; it is taken to have several.
+    several = len(job.request.media) > 1 or bool(job.request.videos)
+    wanted = ImageOptions(pixels_max=tools.limits.detail_low_pixels if low else 0, several=several)
     ledger = job.ledger.item(part.index)
     if job.unpacked is not None:
         ledger.span(Span("media_fetch", job.unpacked.started_at, job.unpacked.ended_at))
@@ -114,7 +113,7 @@ def item_of(part: ImagePart, job: Job, tools: Tools) -> Item:
 
 
 async def take_steps(item: Item, job: Job, tools: Tools, steps: tuple[ItemStep, ...]) -> None:
-    """Take one picture through steps; what they raise names it."""
+    """Take one medium through steps; what they raise names it."""
     try:
         for step in steps:
             await step(item, job, tools)
@@ -122,18 +121,3 @@ async def take_steps(item: Item, job: Job, tools: Tools, steps: tuple[ItemStep, 
         error.part = item.part.index if error.part is None else error.part
         error.param = error.param or item.part.param
         raise
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error to report: of several pictures' errors the earliest in the prompt; our own bugs before all."""
-    leaves: list[BaseException] = []
-    pending: list[BaseException] = [group]
-    while pending:
-        error = pending.pop()
-        if isinstance(error, BaseExceptionGroup):
-            pending.extend(error.exceptions)
-        else:
-            leaves.append(error)
-    return min(
-        leaves, key=lambda error: error.part if isinstance(error, FoveateError) and error.part is not None else -1
-    )

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from foveate.caches.encoder import EncoderEntry
 from foveate.core.budget import Adjustment, Budget
-from foveate.core.media import Blob, ImageHeader, ImageOptions
-from foveate.core.request import ImagePart, Request
+from foveate.core.media import Blob, FramePick, ImageHeader, ImageOptions, VideoHeader
+from foveate.core.memory import Slot
+from foveate.core.request import MediaPart, Request
 from foveate.core.stages import Span
 from foveate.decisions.budget import Shape
 from foveate.engines.port import EngineWork
@@ -68,15 +69,34 @@ class Made:
         self.lease.release()
 
 
+@dataclass(frozen=True)
+class Film:
+    """What is known of a video before its frames are decoded, and which are to be: ``picks``, or ``encoded`` where they come as a list
+    of JPEGs, whose times nobody knows.
+    """
+
+    header: VideoHeader
+    picks: tuple[FramePick, ...] = ()
+    encoded: tuple[tuple[Slot, ImageHeader], ...] = ()
+
+    @property
+    def moments(self) -> list[float | None]:
+        """When each frame is shown, in seconds from the first."""
+        return [None] * len(self.encoded) or [pick.seconds for pick in self.picks]
+
+
 @dataclass
 class Item:
-    """One picture under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there.
+    """One picture or video under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there.
+
+    A video has a ``film`` instead, and for each of its frames an item of its own in ``frames``, shown at ``moment``; its ``header``,
+    ``shape`` and ``estimate`` are those of one frame.
 
     ``repeats`` tells that an earlier item of the request has the same content. ``shape`` is the size that the model gets to see: the
     header's, or what the budget scales it down to.
     """
 
-    part: ImagePart
+    part: MediaPart
     ledger: ItemLedger
     started_at: float
     options: ImageOptions
@@ -90,6 +110,20 @@ class Item:
     estimate: VisualEstimate | None = None
     lease: Lease[EncoderEntry] | None = None
     ready_at: float = 0.0
+    film: Film | None = None
+    frames: list[Item] = field(default_factory=list)
+    moment: float | None = None
+
+    @property
+    def pictures(self) -> int:
+        """How many pictures the model gets to see of this: one, or a video's frames."""
+        return len(self.film.moments) if self.film is not None else 1
+
+    @property
+    def entries(self) -> list[EncoderEntry]:
+        """The embeddings that are there, in prompt order."""
+        seen = self.frames if self.film is not None else [self]
+        return [item.lease.entry for item in seen if item.lease is not None]
 
     def release_media(self) -> None:
         """Give the encoded bytes back; they are not needed once embeddings exist."""
@@ -100,6 +134,8 @@ class Item:
     def release(self) -> None:
         """Give back everything the item holds."""
         self.release_media()
+        for frame in self.frames:
+            frame.release()
         if self.lease is not None:
             self.lease.release()
             self.lease = None

@@ -7,7 +7,7 @@ cover: what a picture costs, which only its header tells (step 4). A text reques
 from __future__ import annotations
 
 from foveate.core.clock import now
-from foveate.core.errors import ErrorRecord, FoveateError, InvalidParameter, InvalidPart, PromptTooLong
+from foveate.core.errors import ErrorRecord, FoveateError, InvalidParameter, PromptTooLong
 from foveate.core.media import InlineRef
 from foveate.core.request import MediaPart
 from foveate.core.stages import Span
@@ -30,8 +30,6 @@ async def admit(job: Job, tools: Tools) -> None:
 def judge_parts(job: Job) -> None:
     """Judge how many pictures and videos there are, as far as the body tells. Raises TooManyImages, TooManyVideos."""
     images, videos = job.request.images, job.request.videos
-    if videos:
-        raise InvalidPart("This server takes no videos.", param=videos[0].param, part=videos[0].index)
     try:
         budget.judge_videos(job.budget, len(videos))
         budget.judge_references(job.budget, len(images), len({_named(part, job) for part in images}))
@@ -47,11 +45,11 @@ def count_in(job: Job, tools: Tools) -> None:
 
 
 async def read_prompt(job: Job, tools: Tools) -> None:
-    """Render and count the prompt. Raises PromptInvalid, PromptTooLong."""
+    """Render and count the prompt, each video still one picture. Raises PromptInvalid, PromptTooLong."""
     job.prompt = await tools.text.render(job.request)
     job.text_tokens = tools.prompt_side.tokens_min(job.prompt)
     answer_tokens(job, tools, visual_tokens=0)
-    job.token_ids = await tools.text.tokenize(job.prompt, [""] * len(job.request.images))
+    job.token_ids = await tools.text.tokenize(job.prompt, [""] * job.prompt.pictures)
     job.text_tokens = len(job.token_ids)
     job.ledger.counts.text_tokens = job.text_tokens
     answer_tokens(job, tools, visual_tokens=0)

@@ -1,4 +1,7 @@
-"""Step 4: read the header, and judge the medium by it. No pixel has been decoded; from here on it is known what the picture costs."""
+"""Step 4: read the header, and judge the medium by it. No pixel has been decoded; from here on it is known what the medium costs.
+
+A video's header is read by a media worker (:mod:`foveate.journey.film`).
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,35 @@ import msgspec
 
 from foveate.core.budget import Adjustment
 from foveate.core.clock import now
+from foveate.core.media import ImageHeader
+from foveate.core.request import VideoPart
 from foveate.core.stages import Span
 from foveate.decisions.budget import Shape, judge_shape
+from foveate.journey.film import open_film
 from foveate.journey.job import Item, Job
 from foveate.journey.tools import Tools
 from foveate.media.probe import probe as read_header
 
 
 async def probe(item: Item, job: Job, tools: Tools) -> None:
-    """Price the picture, at the size that its tier makes it fit.
+    """Price the picture or video, at the size that its tier makes it fit.
 
-    Raises MediaUnsupported, MediaUndecodable, TooManyFrames, ImageTooLarge, ImageShapeRefused.
+    Raises MediaUnsupported, MediaUndecodable, TooManyFrames, VideoTooLong, ImageTooLarge, ImageShapeRefused.
     """
     assert item.blob is not None
-    item.header = read_header(tools.arena.view(item.blob.slot), tools.limits.pictures)
-    shape = Shape(item.header.width, item.header.height)
+    if isinstance(item.part, VideoPart):
+        item.header, since = await open_film(item, job, tools)
+    else:
+        since = item.started_at
+        item.header = read_header(tools.arena.view(item.blob.slot), tools.limits.pictures)
+    _measure(item, item.header, job, tools)
+    item.probed_at = now()
+    item.ledger.span(Span("media_fetch", since, item.probed_at))
+
+
+def _measure(item: Item, header: ImageHeader, job: Job, tools: Tools) -> None:
+    """Judge the size of what the header announces, and price it."""
+    shape = Shape(header.width, header.height)
     counts = job.ledger.counts
     counts.largest_width = max(counts.largest_width, shape.width)
     counts.largest_height = max(counts.largest_height, shape.height)
@@ -29,8 +46,6 @@ async def probe(item: Item, job: Job, tools: Tools) -> None:
     if fitted.limit_name is not None:
         shrink(item, job, fitted.shape, fitted.limit_name)
     item.estimate = tools.prompt_side.estimate(item.shape.width, item.shape.height, item.options)
-    item.probed_at = now()
-    item.ledger.span(Span("media_fetch", item.started_at, item.probed_at))
 
 
 def shrink(item: Item, job: Job, shape: Shape, limit_name: str) -> None:

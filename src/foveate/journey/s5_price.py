@@ -48,11 +48,11 @@ def count(item: Item, job: Job) -> None:
     assert item.header is not None
     assert item.estimate is not None
     counts = job.ledger.counts
-    counts.visual_tokens += item.estimate.tokens
+    counts.visual_tokens += item.estimate.tokens * item.pictures
     if item.repeats and not job.budget.count_repeats:
         return
     counts.media_bytes += item.blob.size
-    counts.pixels += item.header.pixels
+    counts.pixels += item.header.pixels * item.pictures
 
 
 def totals(job: Job) -> tuple[Check, ...]:
@@ -94,7 +94,8 @@ async def fit_tokens(job: Job, tools: Tools) -> None:
         return
 
     def cost(index: int, shape: Shape) -> int:
-        return tools.prompt_side.estimate(shape.width, shape.height, items[index].options).tokens
+        item = items[index]
+        return tools.prompt_side.estimate(shape.width, shape.height, item.options).tokens * item.pictures
 
     shapes = [item.shape for item in items if item.shape is not None]
     # In a thread: a price can take a millisecond, and this asks for dozens.
@@ -105,5 +106,5 @@ async def fit_tokens(job: Job, tools: Tools) -> None:
         if shape != item.shape:
             shrink(item, job, shape, TOKENS)
             item.estimate = tools.prompt_side.estimate(shape.width, shape.height, item.options)
-    counts.visual_tokens = sum(item.estimate.tokens for item in items if item.estimate is not None)
+    counts.visual_tokens = sum(item.estimate.tokens * item.pictures for item in items if item.estimate is not None)
     job.adjustments.sort(key=lambda change: change.part)

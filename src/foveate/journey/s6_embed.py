@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from foveate.caches.keys import EncoderKey
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
+from foveate.core.media import ImageOptions
 from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
 from foveate.journey.produce import Source, produce
@@ -66,8 +67,13 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
 def cache_key(item: Item, tools: Tools) -> EncoderKey:
     """Return the key of the picture's embeddings."""
     assert item.blob is not None
+    return key_of(item.blob.digest, item.options, tools)
+
+
+def key_of(digest: str, options: ImageOptions, tools: Tools) -> EncoderKey:
+    """Return the key of a picture's embeddings, by its content."""
     versions = tools.prompt_side.processor_version, tools.engine.info.encoder_version
-    return EncoderKey(item.blob.digest, versions[0], item.options, versions[1])
+    return EncoderKey(digest, versions[0], options, versions[1])
 
 
 def alias(item: Item, job: Job) -> str:

@@ -19,13 +19,16 @@ from foveate.journey.job import Job
 from foveate.journey.restarts import engine_back
 from foveate.journey.s1_admit import answer_tokens
 from foveate.journey.tools import Tools
+from foveate.journey.unfold import unfold
 
 
 async def assemble(job: Job, tools: Tools) -> None:
     """Set ``job.work``. Raises PromptTooLong, now that the pictures' true rows are known."""
     assert job.prompt is not None
     job.inputs_ready_at = max((item.ready_at for item in job.items), default=job.inputs_ready_at)
-    entries = [item.lease.entry for item in job.items if item.lease is not None]
+    entries = [entry for item in job.items for entry in item.entries]
+    if len(entries) < job.prompt.pictures:
+        await unfold(job, tools)  # some frames of a video could not be decoded
     if entries:
         job.token_ids = await tools.text.tokenize(job.prompt, [entry.replacement for entry in entries])
     rows = sum(entry.rows for entry in entries)

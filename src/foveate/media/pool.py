@@ -97,6 +97,11 @@ class MediaPool:
         self._down_since: float | None = None
 
     @property
+    def job_seconds_max(self) -> float:
+        """How long a worker may take for one job before it is killed."""
+        return self._config.job_seconds_max
+
+    @property
     def ready(self) -> bool:
         """Whether any worker can take work, now or after what it holds."""
         return self.alive > 0

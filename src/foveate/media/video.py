@@ -71,7 +71,16 @@ def open_video(
     orientation = _orientation(data, container) if width * height <= pixels_max else 1
     if orientation in SIDEWAYS:
         width, height = height, width
-    header = VideoHeader(container, codec, width, height, len(times), length, orientation, packets.more)
+    header = VideoHeader(
+        container,
+        codec,
+        width,
+        height,
+        frames=len(times),
+        seconds=max(length, announced) if packets.more else length,
+        orientation=orientation,
+        more=packets.more,
+    )
     chosen = choose_frames(times, length, sampling)
     return header, chosen.wanted, packets.picks(chosen.places)
 

@@ -1,0 +1,34 @@
+"""Run things at once, and tell of one failure where several failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from foveate.core.errors import FoveateError
+
+
+async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all of ``work``. The first failure cancels the rest; raises the one to report."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for each in work:
+                tasks.create_task(each)
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to report: of several media's errors the earliest in the prompt; our own bugs before all."""
+    leaves: list[BaseException] = []
+    pending: list[BaseException] = [group]
+    while pending:
+        error = pending.pop()
+        if isinstance(error, BaseExceptionGroup):
+            pending.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    return min(
+        leaves, key=lambda error: error.part if isinstance(error, FoveateError) and error.part is not None else -1
+    )
