@@ -272,7 +272,6 @@ def _limits(settings: Settings) -> Limits:
         body_bytes_max=settings.server.body_bytes_max,
         inline_bytes_min=settings.server.inline_bytes_min,
         request_seconds_max=settings.server.request_seconds_max,
-        fetch_seconds_max=settings.fetch.total_seconds,
         item_seconds_max=settings.server.request_seconds_max,
         answer_tokens_default=settings.limits.answer_tokens_default,
         pictures=Accepted(settings.media.formats, settings.media.animation_frames_max),

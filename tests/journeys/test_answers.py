@@ -1,13 +1,16 @@
 """Requests that go well: right answers, stages that close, work done once."""
 
 import asyncio
+import base64
 import dataclasses
+from pathlib import Path
 
 import msgspec
 import pytest
 from aiohttp import web
 from tests.journeys.asking import BLUE, RED, ask, picture, request, settled
 
+from foveate.core.errors import UrlRefused
 from foveate.core.media import ImageOptions, UrlRef
 from foveate.core.stages import STAGES
 from foveate.journey.service import Journey
@@ -73,7 +76,6 @@ async def test_requests_for_one_new_picture_at_once_share_the_work(service: Jour
 async def test_a_url_is_fetched_once_and_its_origin_logged_without_the_query(service: Journey) -> None:
     seen: list[str] = []
     data = picture(RED)
-    import base64
 
     async def serve(request: web.Request) -> web.Response:
         seen.append(request.raw_path)
@@ -94,6 +96,21 @@ async def test_a_url_is_fetched_once_and_its_origin_logged_without_the_query(ser
         await runner.cleanup()
     assert answered.text == "A red circle."
     assert seen == ["/a%27b.png?sig=a%2Fb"]
+
+
+async def test_a_local_file_beneath_the_root_is_a_picture_like_any_other(service: Journey, tmp_path: Path) -> None:
+    data = picture(RED)
+    (tmp_path / "red.webp").write_bytes(base64.b64decode(data.url.partition(",")[2]))
+    policy = service.tools.rules.current.policy
+    url = UrlRef(f"file://{tmp_path}/red.webp")
+    with pytest.raises(UrlRefused, match=r"rule: scheme"):
+        await ask(service, request(url))
+    try:
+        object.__setattr__(policy, "file_root", str(tmp_path))
+        answered = await ask(service, request(url))
+    finally:
+        object.__setattr__(policy, "file_root", "")
+    assert answered.text == "A red circle."
 
 
 async def test_inputs_larger_than_estimated_get_a_larger_slot(service: Journey) -> None:

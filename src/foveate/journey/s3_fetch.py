@@ -90,7 +90,7 @@ def _share_bytes(item: Item, job: Job) -> None:
 async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     url = item.url
     assert url is not None
-    item.ledger.origin(url.host)
+    item.ledger.origin(url.host or url.scheme)
     wanted = Wanted(url, job.rules.policy, job.budget.max_item_bytes, job.budget.max_redirects)
     seconds_max = job.budget.max_fetch_seconds
     try:
@@ -115,7 +115,7 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
 
 
 async def _transfer(wanted: Wanted, tools: Tools) -> Got:
-    """Fetch once for everyone who waits for this very URL, query and all; with a deadline of its own."""
+    """Fetch once for everyone who waits for this very URL, query and all; ``fetch.total_seconds`` is its only deadline."""
     outcome: FetchOutcome = "cancelled"
     try:
         with (
@@ -127,7 +127,6 @@ async def _transfer(wanted: Wanted, tools: Tools) -> Got:
                 sink,
                 policy=wanted.policy,
                 redirects_max=wanted.redirects_max,
-                deadline=now() + tools.limits.fetch_seconds_max,
             )
             got = Got(sink.take(), fetched.digest, fetched.redirects)
         outcome = "fetched"

@@ -32,7 +32,6 @@ class Limits:
     body_bytes_max: int
     inline_bytes_min: int
     request_seconds_max: float
-    fetch_seconds_max: float
     item_seconds_max: float
     answer_tokens_default: int
     decode_pixels_max: int

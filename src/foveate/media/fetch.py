@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,11 +128,11 @@ class Fetcher:
         *,
         policy: UrlPolicy,
         redirects_max: int,
-        deadline: float,
+        deadline: float = math.inf,
         param: str | None = None,
         part: int | None = None,
     ) -> Fetched:
-        """Stream the body behind ``url`` into ``sink`` by ``deadline`` (monotonic seconds).
+        """Stream the body behind ``url`` into ``sink``, at the latest by ``deadline`` (monotonic seconds).
 
         ``policy`` judges every hop; it comes with the call because an operator may replace it while the server runs.
 
