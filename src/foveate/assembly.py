@@ -71,7 +71,7 @@ async def journey(
         # What the settings alone can tell is told before anything is loaded.
         arena_bytes = _arena_bytes(settings)
         metrics = Metrics()
-        reloads = Reloads(reading(settings), lambda: reading(read() if read is not None else settings))
+        reloads = Reloads(reading(settings), lambda: reading(read() if read is not None else settings), metrics)
         fetcher = _fetcher(settings, scope)
         request_log = _request_log(settings.log, scope)
         files = await asyncio.to_thread(resolve_model, settings.model.path)

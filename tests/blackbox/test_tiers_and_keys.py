@@ -196,6 +196,7 @@ def test_a_bad_file_keeps_the_old_rules_and_says_why(operated: Operated, more: s
     assert reply.json()["error"]["code"] == "settings_refused"
     assert said in reply.json()["error"]["message"]
     operated.hang_up(said)
+    assert operated.server.metrics().total("foveate_reloads_total", outcome="refused") >= 2
     with operated.client(BATCH) as http:
         assert content(http.post(CHAT, json=pictures(2)))
 

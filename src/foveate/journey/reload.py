@@ -17,6 +17,7 @@ from foveate.core.errors import SettingsRefused, StartupError
 from foveate.journey.port import Reloaded
 from foveate.journey.rules import LiveRules, Rules
 from foveate.observe.logging import get_logger
+from foveate.observe.metrics import Metrics
 
 KEYS_FILE = "auth.keys_file"
 log = get_logger(__name__)
@@ -37,12 +38,13 @@ class Reading:
 class Reloads:
     """Reads the settings again, one reload at a time. ``live`` holds the rules that they came to."""
 
-    def __init__(self, first: Reading, read: Callable[[], Reading]) -> None:
+    def __init__(self, first: Reading, read: Callable[[], Reading], metrics: Metrics) -> None:
         """``first`` is what the server starts with; ``read`` runs in a thread and raises StartupError."""
         self.live = LiveRules(first.rules)
         self._read = read
         self._started_with = first.settings
         self._in_force = first
+        self._metrics = metrics
         self._one = asyncio.Lock()
 
     async def reload(self) -> Reloaded:
@@ -51,6 +53,7 @@ class Reloads:
             try:
                 fresh = await asyncio.to_thread(self._read)
             except StartupError as error:
+                self._metrics.count("foveate_reloads_total", "refused")
                 log.warning("reload refused, the old rules stay", reason=error.public)
                 raise SettingsRefused(f"{error.public} The old settings stay.", detail=error.detail) from error
             old, self._in_force = self._in_force, fresh
@@ -60,6 +63,7 @@ class Reloads:
             changed.append(KEYS_FILE)
         waiting = [key for key in _differing(self._started_with, fresh.settings) if key in fresh.restart]
         done = Reloaded(tuple(fresh.rules.tiers), len(fresh.rules.keys), tuple(changed), tuple(waiting))
+        self._metrics.count("foveate_reloads_total", "reloaded")
         log.info("reloaded", tiers=done.tiers, keys=done.keys, changed=done.changed, restart_needed=done.restart_needed)
         return done
 

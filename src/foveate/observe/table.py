@@ -52,6 +52,7 @@ OUTCOME: Final = Label("outcome", OUTCOMES)
 STAGE: Final = Label("stage", STAGES)
 ITEM_STAGE: Final = Label("stage", STAGES[1:7])
 CODE: Final = Label("code", tuple(sorted(error_classes())))
+RELOAD: Final = Label("outcome", ("reloaded", "refused"))
 OTHER: Final = "other"
 LIMIT: Final = Label("limit", (*(field.name for field in FIELDS), *SERVER_LIMITS, OTHER))
 """What a rejection may name: a field of a tier, or a setting that holds for all of them."""
@@ -166,6 +167,7 @@ def _parts() -> list[Metric]:
         read(memory, "engine_restarts_total", "counter", "Engine processes replaced."),
         read(memory, "arena_used_bytes", "gauge", "Bytes of the shared-memory arena in slots."),
         read(memory, "arena_capacity_bytes", "gauge", "Size of the shared-memory arena."),
+        Metric(gateway, "foveate_reloads_total", "counter", "Reloads of the settings, by outcome.", (RELOAD,)),
         Metric(gateway, "foveate_event_loop_lag_seconds", "histogram", lag, (), LAG_SECONDS),
         read(gateway, "event_loop_lag_p99_seconds", "gauge", p99),
         read(gateway, "request_log_dropped_total", "counter", dropped),

@@ -137,7 +137,7 @@ class FetchSettings(Section):
 class AuthSettings(Section):
     """API keys: who may ask, and by which tier. With none configured everybody may, by the default tier."""
 
-    keys_file: str | None = setting(None, "YAML or JSON file of API keys, hashed.", reloads=True)
+    keys_file: str | None = setting(None, "YAML or JSON file of API keys, hashed (docs/budgets.md).", reloads=True)
     keys: Names = setting(
         (), "API keys, comma-separated: tenant:tier:sha256:HEX, or tenant:tier:plain:KEY in the environment only.",
         reloads=True,

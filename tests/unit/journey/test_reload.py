@@ -11,6 +11,7 @@ from foveate.core.errors import SettingsRefused
 from foveate.core.keys import digest
 from foveate.journey.reload import Reading, Reloads
 from foveate.journey.rules import LiveRules
+from foveate.observe.metrics import Metrics
 from foveate.settings import load
 
 KEY, OTHER = digest("one key that nobody can guess"), digest("another key that nobody can guess")
@@ -41,7 +42,7 @@ def operator(tmp_path: Path) -> Operator:
 @pytest.fixture
 def live_of(operator: Operator) -> Callable[[], tuple[LiveRules, Reloads]]:
     def begin() -> tuple[LiveRules, Reloads]:
-        reloads = Reloads(operator.read(), operator.read)
+        reloads = Reloads(operator.read(), operator.read, Metrics())
         return reloads.live, reloads
 
     return begin
@@ -148,6 +149,6 @@ async def test_reloads_are_taken_one_at_a_time(operator: Operator) -> None:
             inside -= 1
         return made
 
-    reloads = Reloads(first, read)
+    reloads = Reloads(first, read, Metrics())
     await asyncio.gather(*(reloads.reload() for _ in range(8)))
     assert (most, operator.reads) == (1, 9)
