@@ -1,8 +1,8 @@
 """What the server answers, as msgspec structs: the same types are encoded onto the wire and documented in the OpenAPI
 document.
 
-The shapes are OpenAI's. Additions: ``usage.prompt_tokens_details.image_tokens`` (prompt tokens that are pictures) and
-``.images`` (pictures that the model saw), and ``max_model_len`` of a model, as vLLM has it. ``finish_reason`` may be
+The shapes are OpenAI's. Additions: ``usage.prompt_tokens_details.image_tokens`` (prompt tokens that are pictures or frames of
+videos), ``.images`` and ``.frames`` (those that the model saw), and ``max_model_len`` of a model, as vLLM has it. ``finish_reason`` may be
 ``abort``, as in vLLM, when the server gave up. ``foveate`` is there only when something was changed to fit a budget.
 """
 
@@ -26,6 +26,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     image_tokens: int
     images: int
+    frames: int
 
 
 class UsageReply(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ def usage_reply(usage: Usage) -> UsageReply:
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.prompt_tokens + usage.completion_tokens,
-        PromptTokensDetails(usage.cached_tokens, usage.visual_tokens, usage.images),
+        PromptTokensDetails(usage.cached_tokens, usage.visual_tokens, usage.images, usage.frames),
     )
 
 

@@ -28,13 +28,17 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of a request. ``prompt_tokens`` includes ``visual_tokens``; completion tokens are summed over choices."""
+    """Tokens of a request. ``prompt_tokens`` includes ``visual_tokens``; completion tokens are summed over choices.
+
+    ``frames`` are those of all its videos that the model saw; ``images`` counts its pictures only.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     visual_tokens: int
     cached_tokens: int
     images: int
+    frames: int = 0
 
 
 class Unpacked(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from foveate.journey.port import Answer, BodyBuffer, Readiness, Reloaded, RulesI
 from foveate.journey.room import take
 from foveate.journey.s7_generate import generate
 from foveate.journey.tools import Tools
+from foveate.media.headers.container import VIDEO_FORMATS
 from foveate.media.messages import JobFailed, Unpack, UnpackDone
 from foveate.observe.ledger import Outcome, RequestLedger, outcome_of
 
@@ -105,6 +106,7 @@ class JourneyAnswer:
             visual_tokens=counts.visual_tokens,
             cached_tokens=counts.cached_tokens,
             images=counts.images,
+            frames=counts.frames,
         )
 
     def adjustments(self) -> tuple[Adjustment, ...]:
@@ -262,7 +264,7 @@ class Journey:
             budget=caller.budget,
             tenant=caller.tenant,
             image_formats=self.tools.limits.pictures.formats,
-            video_formats=(),
+            video_formats=VIDEO_FORMATS,
             urls=self.tools.rules.current.urls,
             body_bytes_max=self.body_bytes_max,
         )

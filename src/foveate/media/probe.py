@@ -17,6 +17,7 @@ import msgspec
 from foveate.core.errors import MediaUndecodable, MediaUnsupported, TooManyFrames
 from foveate.core.media import ImageHeader
 from foveate.media.headers.avif import brands, read_avif
+from foveate.media.headers.container import container_of
 from foveate.media.headers.jpeg import read_jpeg
 from foveate.media.headers.looks import looks_like
 from foveate.media.headers.raster import BMP_HEADER_SIZES, read_bmp, read_gif, read_png, read_webp
@@ -35,6 +36,12 @@ _READERS: Final[dict[str, Callable[[memoryview], ImageHeader]]] = {
 IMAGE_FORMATS: Final = tuple(_READERS)
 """Accepted formats; the names :attr:`ImageHeader.format` may have."""
 
+_CONTAINERS: Final = {
+    "mp4": "MP4 or QuickTime",
+    "matroska": "Matroska or WebM",
+    "avi": "AVI",
+    "jpeg-list": "a list of frames",
+}
 _DISPLAY_NAMES: Final = {"webp": "WebP"}
 
 
@@ -82,7 +89,13 @@ def shown(name: str) -> str:
 
 def _unsupported(data: memoryview, name: str | None, formats: tuple[str, ...]) -> MediaUnsupported:
     guess = looks_like(data) if name is None else f"{'an' if name == 'avif' else 'a'} {shown(name)} picture"
-    what = f"The media looks like {guess}, which is not accepted." if guess else "The media is not an accepted picture."
+    container = container_of(data) if name is None else None
+    if container is not None:
+        what = f"This is a video ({_CONTAINERS[container]}), not a picture; send it as video_url."
+    elif guess:
+        what = f"The media looks like {guess}, which is not accepted."
+    else:
+        what = "The media is not an accepted picture."
     return MediaUnsupported(f"{what} Accepted formats: {', '.join(shown(each) for each in formats)}.")
 
 

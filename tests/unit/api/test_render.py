@@ -15,7 +15,7 @@ USAGE = {
     "prompt_tokens": 20,
     "completion_tokens": 2,
     "total_tokens": 22,
-    "prompt_tokens_details": {"cached_tokens": 4, "image_tokens": 12, "images": 1},
+    "prompt_tokens_details": {"cached_tokens": 4, "image_tokens": 12, "images": 1, "frames": 0},
 }
 
 
