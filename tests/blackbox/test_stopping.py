@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import pty
 import signal
+import subprocess
+import termios
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import psutil
 from tests.blackbox.origins import Origin, body, held
 from tests.blackbox.pictures import ask, chat, encoded, one, user
 from tests.blackbox.replies import events, joined
-from tests.blackbox.server import Server, eventually
+from tests.blackbox.server import COMMAND, Server, environment, eventually, free_port
 
 CHAT = "/v1/chat/completions"
 LONG = chat(user("Hello!"), max_tokens=500, ignore_eos=True, stream=True, stream_options={"include_usage": True})
@@ -100,3 +107,42 @@ def test_stop_while_loading(start: Callable[..., Server]) -> None:
     eventually("the engine to be started", lambda: server.titled("foveate: engine 0"), seconds=60)
     server.send_signal(signal.SIGTERM)
     server.assert_ended(None)
+
+
+def test_closing_the_terminal_ends_the_server() -> None:
+    """SIGHUP reloads a service; a server whose terminal is gone must not live on unseen."""
+    port = free_port()
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "--host", "127.0.0.1", "--port", str(port)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+
+    def ready() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.read(ours, 65536)  # or the server waits for room to write
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code == 200
+        except httpx.TransportError:
+            assert process.poll() is None
+            return False
+
+    try:
+        eventually("the server to be ready", ready)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert started
+        os.close(ours)
+        assert process.wait(30) == 0
+        _, alive = psutil.wait_procs(started, timeout=15)
+        assert not alive
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
