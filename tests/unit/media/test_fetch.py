@@ -14,6 +14,7 @@ import pytest
 from blake3 import blake3
 from tests.unit.media.sites import (
     BODY,
+    Answer,
     Buffer,
     Names,
     Site,
@@ -31,6 +32,7 @@ from foveate.core.errors import (
     FetchFailed,
     FetchRejected,
     FetchTimeout,
+    FoveateError,
     MediaTooLarge,
     QueueFull,
     UrlInvalid,
@@ -371,15 +373,44 @@ async def test_cancelling_ends_the_transfer_at_the_origin() -> None:
         await asyncio.wait_for(gone.wait(), 5)
 
 
-async def test_no_query_string_is_ever_logged_or_told(caplog: pytest.LogCaptureFixture) -> None:
+SECRET_PAGES: dict[str, Answer] = {
+    "failing": answering(b"SECRET", "503 Busy"),
+    "refusing": answering(b"SECRET", "403 No", "X-Reason: SECRET\r\n"),
+    "breaking": answering(b"SECRET", length="500"),
+    "not HTTP": answering(b"", "SECRET\0"),
+    "badly encoded": answering(b"SECRET", headers="Content-Encoding: gzip\r\n"),
+    "silent": silent,
+    "redirecting": redirecting("/x.jpg?token=SECRET", "http://10.0.0.1/?token=SECRET"),
+    "redirecting with a password": redirecting("http://user:SECRET@127.0.0.1:PORT/"),
+    "redirecting for ever": redirecting(*[f"/{step}?SECRET" for step in range(9)]),
+}
+
+
+@pytest.mark.parametrize("page", SECRET_PAGES)
+async def test_no_query_string_password_or_payload_is_ever_logged_or_told(
+    page: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-    async with Site(answering(b"x", "503 Busy")) as site:
-        error = await refused(site, FetchFailed, "/x.jpg?X-Amz-Signature=SECRET")
-    async with fetcher_for(site) as fetcher:
-        with pytest.raises(FetchFailed) as caught:
-            await fetcher.fetch(site.url("/x.jpg?X-Amz-Signature=SECRET"), Buffer(), deadline=now() + 9)
-    for text in (caplog.text, error.public, error.detail, caught.value.public, caught.value.detail):
+    asyncio.get_running_loop().set_debug(True)
+    limits = FetchLimits(first_byte_seconds_max=0.2)
+    async with Site(SECRET_PAGES[page]) as site, fetcher_for(site, limits=limits, redirects_max=4) as fetcher:
+        with pytest.raises(FoveateError) as caught:
+            await fetcher.fetch(site.url("/x.jpg?X-Amz-Signature=SECRET"), Buffer())
+    for text in (caplog.text, caught.value.public, caught.value.detail, repr(caught.value), str(caught.value)):
         assert "SECRET" not in text
+    assert ("trying once more" in caplog.text) == (page in ("failing", "breaking"))
+
+
+async def test_neither_is_the_url_of_an_origin_that_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with Site(answering()) as site:
+        pass
+    async with fetcher_for(site) as fetcher:
+        for url in (site.url("/x.jpg?X-Amz-Signature=SECRET"), site.url(host="user:SECRET@127.0.0.1")):
+            with pytest.raises(FoveateError) as caught:
+                await fetcher.fetch(url, Buffer())
+            for text in (caplog.text, caught.value.public, caught.value.detail):
+                assert "SECRET" not in text
     assert "trying once more" in caplog.text
 
 
