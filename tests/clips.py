@@ -27,8 +27,9 @@ ENCODERS = {
     "gif": "gif",
     "magicyuv": "magicyuv",
     "rawvideo": "rawvideo",
+    "jpeg2000": "jpeg2000",
 }
-_PIXELS = {"mjpeg": "yuvj444p", "gif": "rgb8", "magicyuv": "gbrp", "rawvideo": "rgb24"}
+_PIXELS = {"mjpeg": "yuvj444p", "gif": "rgb8", "magicyuv": "gbrp", "rawvideo": "rgb24", "jpeg2000": "rgb24"}
 _QUIET = {"libx265": {"x265-params": "log-level=none"}, "libsvtav1": {"preset": "12"}}
 
 
