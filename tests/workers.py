@@ -191,6 +191,7 @@ def _limits(context: WorkerContext, value: Any) -> dict[str, Any]:
 
 _ACTIONS: dict[str, Any] = {
     "say": lambda context, value: value,
+    "environment": lambda context, value: dict(os.environ),
     "threads": _threads,
     "open_files": _open_files,
     "allocate": _allocate,

@@ -88,7 +88,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # standard output is the gateway's alone: it may carry the request log
                 pass_fds=(theirs.fileno(), self._arena.fd),
-                env={**os.environ, **thread_environment(1)},
+                env=_workers_environment(),
                 start_new_session=True,  # Ctrl-C reaches the gateway only
             )
         except BaseException:
@@ -98,3 +98,9 @@ class ForkServer:
             theirs.close()
         ours.setblocking(False)
         self._control = ours
+
+
+def _workers_environment() -> dict[str, str]:
+    """Return our environment without our settings: they may hold API keys, and workers touch what strangers send."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOVEATE_")}
+    return {**kept, **thread_environment(1)}

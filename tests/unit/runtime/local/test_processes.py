@@ -250,3 +250,13 @@ async def test_workers_find_the_preloaded_modules(tmp_path: Path, capfd: pytest.
     assert await machine.ask(worker, "modules", ["colorsys", "wave"]) == ["colorsys"]
     assert "No module named 'no_such_module'" in capfd.readouterr().err
     await machine.runtime.close()
+
+
+async def test_no_worker_is_told_the_gateways_settings(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may hold API keys."""
+    monkeypatch.setenv("FOVEATE_AUTH__KEYS", "acme:default:plain:fov-nobody-may-read-this-key")
+    monkeypatch.setenv("KEPT", "1")
+    told = await machine.ask(await machine.start(), "environment")
+    assert told["KEPT"] == "1"
+    assert not [name for name in told if name.upper().startswith("FOVEATE")]
+    assert not [name for name in machine.forkserver.environ() if name.startswith("FOVEATE")]
