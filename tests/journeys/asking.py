@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+from typing import Any
 
 import msgspec
 
 from foveate.bench.pictures import circle, data_url, encoded
+from foveate.core.budget import ANYONE, Adjustment, Budget, Caller
 from foveate.core.clock import now
 from foveate.core.media import DataRef, MediaRef
 from foveate.core.request import ImagePart, Request, Sampling, TextPart, Turn
@@ -25,6 +27,7 @@ class Answered(msgspec.Struct):
     reason: str
     images: int
     visual_tokens: int
+    adjustments: tuple[Adjustment, ...]
 
 
 def picture(colour: tuple[int, int, int], shade: int | None = None, size: int = 224) -> DataRef:
@@ -41,6 +44,11 @@ def request(*refs: MediaRef, text: str = QUESTION, tokens: int = 24) -> Request:
     return Request(f"chatcmpl-{next(numbers)}", "m", "chat", sampling, now(), turns=turns, stream=True)
 
 
+def by(asked: Request, tenant: str = ANYONE, **fields: Any) -> Request:
+    """The same request of this tenant, by a tier with these limits."""
+    return msgspec.structs.replace(asked, caller=Caller(tenant, Budget(**fields)))
+
+
 async def ask(service: Journey, asked: Request) -> Answered:
     """Take a request through its whole journey."""
     text, reason = "", ""
@@ -53,8 +61,9 @@ async def ask(service: Journey, asked: Request) -> Answered:
                 reason = event.reason
         entries = [entry.split(";dur=") for entry in answer.server_timing().split(", ")]
         usage = answer.usage()
+        adjustments = answer.adjustments()
     timing = {name: float(value) for name, value in entries}
-    return Answered(text, timing, reason, usage.images, usage.visual_tokens)
+    return Answered(text, timing, reason, usage.images, usage.visual_tokens, adjustments)
 
 
 def cached_bytes(service: Journey) -> int:

@@ -6,9 +6,8 @@ import dataclasses
 
 import msgspec
 import pytest
-from tests.journeys.asking import BLUE, GREEN, RED, ask, cached_bytes, picture, request, settled
+from tests.journeys.asking import BLUE, GREEN, RED, ask, by, cached_bytes, picture, request, settled
 
-from foveate.core.budget import Budget, Caller
 from foveate.core.errors import (
     DeadlineExceeded,
     Draining,
@@ -35,11 +34,6 @@ def limited(service: Journey, **limits: float) -> Journey:
     return Journey(tools, models=service.models)
 
 
-def by_tier(asked: Request, **fields: float) -> Request:
-    """The same request by a tier with these limits."""
-    return msgspec.structs.replace(asked, caller=Caller(budget=Budget(**fields)))
-
-
 def inline(data: bytes) -> DataRef:
     return DataRef("data:image/png;base64," + base64.b64encode(data).decode())
 
@@ -50,10 +44,10 @@ HALF = base64.b64decode(picture(GREEN).url.partition(",")[2])[:200]
 @pytest.mark.parametrize(
     ("asked", "limits", "error"),
     [
-        (lambda: by_tier(request(picture(RED), picture(RED)), max_images=1), {}, TooManyImages),
-        (lambda: by_tier(request(picture(RED)), max_item_bytes=10), {}, MediaTooLarge),
-        (lambda: by_tier(request(picture(RED)), max_image_pixels=1000), {}, ImageTooLarge),
-        (lambda: by_tier(request(picture(RED)), max_image_width=100), {}, ImageTooLarge),
+        (lambda: by(request(picture(RED), picture(RED)), max_images=1), {}, TooManyImages),
+        (lambda: by(request(picture(RED)), max_item_bytes=10), {}, MediaTooLarge),
+        (lambda: by(request(picture(RED)), max_image_pixels=1000), {}, ImageTooLarge),
+        (lambda: by(request(picture(RED)), max_image_width=100), {}, ImageTooLarge),
         (lambda: request(inline(b"<html>no</html>")), {}, MediaUnsupported),
         (lambda: request(inline(HALF)), {}, MediaUndecodable),
         (lambda: request(UrlRef("http://169.254.169.254/latest")), {}, UrlRefused),

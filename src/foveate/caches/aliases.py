@@ -23,9 +23,14 @@ class Aliases:
 
     def bind(self, name: str, digest: str) -> None:
         """Bind a name, or check that it was bound to this content. Raises MediaIdConflict when it names other content."""
-        bound = self._digests.setdefault(name, digest)
+        self.check(name, digest)
+        self._digests[name] = digest
         self._digests.move_to_end(name)
-        if bound != digest:
-            raise MediaIdConflict(detail=f"bound to {bound}, used for {digest}")
         if len(self._digests) > self._names_max:
             self._digests.popitem(last=False)
+
+    def check(self, name: str, digest: str) -> None:
+        """Check that a name is free for this content, without binding it. Raises MediaIdConflict."""
+        bound = self._digests.get(name, digest)
+        if bound != digest:
+            raise MediaIdConflict(detail=f"bound to {bound}, used for {digest}")

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
-from foveate.journey.port import Answer, BodyBuffer, Readiness, Reloaded, RulesInForce, Service, Terms, Unpacked
+from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Service, Terms, Unpacked
 
 
 class Deferred:
@@ -64,6 +64,10 @@ class Deferred:
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """See the port. Raises EngineUnavailable while loading."""
         return self._loaded().answer(request, unpacked)
+
+    async def estimate(self, request: Request, unpacked: Unpacked | None) -> Estimate:
+        """See the port. Raises EngineUnavailable while loading."""
+        return await self._loaded().estimate(request, unpacked)
 
     async def metrics(self) -> tuple[bytes, str]:
         """See the port. Raises EngineUnavailable while loading."""

@@ -9,13 +9,13 @@ Does not cover: queues for places (:mod:`foveate.journey.places`), memory itself
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Literal, get_args
 
 from foveate.core.budget import Budget, Caller
-from foveate.core.errors import HouseFull, MediaTotalTooLarge
+from foveate.core.errors import FoveateError, HouseFull, MediaTotalTooLarge
 
 Quantity = Literal["bytes", "pixels", "visual_tokens"]
 QUANTITIES: Final[tuple[Quantity, ...]] = get_args(Quantity)
@@ -61,6 +61,7 @@ class InFlight:
         self.requests = 0
         self._used = _nothing()
         self._tenants: dict[str, _Tenant] = {}
+        self._transfers: dict[Hashable, Transfer] = {}
 
     @property
     def tenants(self) -> int:
@@ -75,49 +76,64 @@ class InFlight:
         """Count a multimodal request in. Raises HouseFull when its tenant has as many under way as its tier allows."""
         tenant = self._tenants.get(caller.tenant)
         limit = caller.budget.max_tenant_requests
-        if tenant is not None and tenant.requests >= limit:
-            raise _full("requests with pictures", "max_tenant_requests", limit, tenant.requests + 1)
+        under_way = 0 if tenant is None else tenant.requests
+        if under_way >= limit:
+            raise _full("requests with pictures", "max_tenant_requests", limit, under_way + 1)
         if tenant is None:
             tenant = self._tenants[caller.tenant] = _Tenant()
         tenant.requests += 1
         self.requests += 1
         return Charge(self, caller)
 
-    def transfer(self) -> Transfer:
-        """Open an account of bytes that are arriving, perhaps for several requests."""
-        return Transfer(self)
+    def transfer(self, name: Hashable) -> Transfer:
+        """Open an account of bytes that are arriving, perhaps for several requests, which know the transfer by ``name``."""
+        return Transfer(self, name)
+
+    def arriving(self, names: Iterable[Hashable]) -> int:
+        """Return how many bytes of these transfers are here already."""
+        return sum(self._transfers[name].size for name in set(names) if name in self._transfers)
 
     def _take_off(self, quantity: Quantity, amount: int) -> None:
         self._used[quantity] -= amount
         assert self._used[quantity] >= 0, f"more {quantity} were given back than had been taken"
 
 
+class NoRoom(Exception):
+    """A transfer that had reached ``size`` bytes has no room to go on. Whether it ever will, only those who wait for it can tell."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"no room for a transfer of {size} bytes or more")
+        self.size = size
+
+
 class Transfer:
     """Bytes on their way: they count for the server as they come, and no more once the context is left; who takes them is charged then."""
 
-    def __init__(self, accounts: InFlight) -> None:
+    def __init__(self, accounts: InFlight, name: Hashable) -> None:
         self._accounts = accounts
-        self._size = 0
+        self._name = name
+        self.size = 0
 
     def __enter__(self) -> Transfer:
+        self._accounts._transfers[self._name] = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._accounts._take_off("bytes", self._size)
-        self._size = 0
+        # A later transfer of the same name may have begun while this one was being cancelled.
+        if self._accounts._transfers.get(self._name) is self:
+            del self._accounts._transfers[self._name]
+        self._accounts._take_off("bytes", self.size)
+        self.size = 0
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes (less, where negative). Raises MediaTotalTooLarge, HouseFull; then nothing was counted."""
-        capacity = self._accounts.capacity["bytes"]
-        if self._size + size > capacity:
-            raise _never("bytes", SERVER_LIMITS["bytes"], capacity, self._size + size)
+        """Count ``size`` more bytes (less, where negative). Raises NoRoom; then nothing was counted."""
         used = self._accounts._used["bytes"] + size
-        if used > capacity:
-            raise _full(_WORDS["bytes"], SERVER_LIMITS["bytes"], capacity, used)
+        if used > self._accounts.capacity["bytes"]:
+            raise NoRoom(self.size + size)
         self._accounts._used["bytes"] = used
-        self._size += size
+        self.size += size
 
 
 class Charge:
@@ -149,6 +165,13 @@ class Charge:
         self._accounts._used[quantity] += amount
         self._tenant.used[quantity] += amount
         self._held[quantity] += amount
+
+    def no_room(self, arriving: int) -> FoveateError:
+        """Return the error of a request whose media, of which ``arriving`` bytes are on their way, found no room."""
+        own, capacity = self._held["bytes"] + arriving, self._accounts.capacity["bytes"]
+        if own > capacity:
+            return _never("bytes", SERVER_LIMITS["bytes"], capacity, own)
+        return _full(_WORDS["bytes"], SERVER_LIMITS["bytes"], capacity, capacity + 1)
 
     def top_up(self, quantity: Quantity, total: int) -> None:
         """Charge what ``total`` has more than was charged already. Raises as :meth:`add`."""

@@ -101,6 +101,7 @@ class Item:
     started_at: float
     options: ImageOptions
     url: MediaUrl | None = None
+    wanted: Wanted | None = None
     blob: Blob | None = None
     hold: SlotHold | None = None
     repeats: bool = False

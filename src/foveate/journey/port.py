@@ -219,6 +219,13 @@ class Service(Protocol):
         """Open the journey of one request. Entering never waits."""
         ...
 
+    async def estimate(self, request: Request, unpacked: Unpacked | None) -> Estimate:
+        """Price a request, and tell whether and why not it would be admitted, without decoding a pixel or asking the engine.
+
+        It waits for a place, fetches, and holds accounts as the request would. Raises Draining, DeadlineExceeded.
+        """
+        ...
+
     async def metrics(self) -> tuple[bytes, str]:
         """The Prometheus exposition and its content type, rendered off the event loop."""
         ...

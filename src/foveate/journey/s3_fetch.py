@@ -25,6 +25,7 @@ from foveate.core.media import Blob, DataRef, InlineRef
 from foveate.core.stages import Span
 from foveate.decisions.budget import judge_item_bytes
 from foveate.journey.arena_sink import ArenaSink
+from foveate.journey.in_flight import NoRoom
 from foveate.journey.job import Got, Item, Job, Wanted
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
@@ -91,7 +92,7 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     url = item.url
     assert url is not None
     item.ledger.origin(url.host or url.scheme)
-    wanted = Wanted(url, job.rules.policy, job.budget.max_item_bytes, job.budget.max_redirects)
+    wanted = item.wanted = Wanted(url, job.rules.policy, job.budget.max_item_bytes, job.budget.max_redirects)
     seconds_max = job.budget.max_fetch_seconds
     try:
         # The transfer may serve others, whose tiers give it more time, so it is not ended here; this request only waits no longer.
@@ -106,6 +107,9 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
             limit=seconds_max,
             actual=round(now() - job.fetching_since, 3),
         ) from None
+    except NoRoom as stopped:
+        others = {other.wanted for other in job.items if other.wanted is not None and other.blob is None} - {wanted}
+        raise job.charged.no_room(stopped.size + tools.in_flight.arriving(others)) from stopped
     item.hold = got.hold
     item.blob = Blob(got.hold.slot, got.digest)
     counts = job.ledger.counts
@@ -119,7 +123,7 @@ async def _transfer(wanted: Wanted, tools: Tools) -> Got:
     outcome: FetchOutcome = "cancelled"
     try:
         with (
-            tools.in_flight.transfer() as counted,
+            tools.in_flight.transfer(wanted) as counted,
             ArenaSink(tools.arena, wanted.bytes_max, take=partial(take, tools), grow=counted.grow) as sink,
         ):
             fetched = await tools.fetcher.fetch(
@@ -134,6 +138,9 @@ async def _transfer(wanted: Wanted, tools: Tools) -> Got:
         outcome = _outcome(error)
         if isinstance(error, MediaTooLarge):
             error.limit_name = "max_item_bytes"
+        raise
+    except NoRoom:
+        outcome = "failed"
         raise
     finally:
         tools.metrics.count("foveate_fetches_total", outcome)

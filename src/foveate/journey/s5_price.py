@@ -26,11 +26,10 @@ Check = Callable[[], object]
 async def tally(item: Item, job: Job, tools: Tools) -> None:
     """Add the medium to the request's totals, and judge them so far. Raises TooManyImages, MediaTotalTooLarge, PromptTooLong, HouseFull."""
     count(item, job)
-    for check in totals(job):
+    # Where tokens may be made to fit, they are judged when they have been.
+    prices = () if job.budget.fits(TOKENS) else tokens(job, tools)
+    for check in (*arrived(job), *decoded(job), *prices):
         check()
-    if not job.budget.fits(TOKENS):
-        for check in tokens(job, tools):
-            check()
 
 
 async def price(job: Job, tools: Tools) -> None:
@@ -55,16 +54,20 @@ def count(item: Item, job: Job) -> None:
     counts.pixels += item.header.pixels * item.pictures
 
 
-def totals(job: Job) -> tuple[Check, ...]:
-    """Return the checks of what only grows as media become known; the last one charges the bytes that were not charged yet."""
+def arrived(job: Job) -> tuple[Check, ...]:
+    """Return the checks of the contents and bytes that are here so far; the last one charges what was not charged yet."""
     counts = job.ledger.counts
     images = sum(isinstance(first.part, ImagePart) for first in job.contents.values())
     return (
         lambda: budget.judge_images(job.budget, images) if not job.budget.count_repeats else None,
         lambda: budget.judge_total_bytes(job.budget, counts.media_bytes),
-        lambda: budget.judge_total_pixels(job.budget, counts.pixels),
         lambda: job.charged.top_up("bytes", counts.media_bytes),
     )
+
+
+def decoded(job: Job) -> tuple[Check, ...]:
+    """Return the check of the pixels that will be decoded, as far as they are known."""
+    return (lambda: budget.judge_total_pixels(job.budget, job.ledger.counts.pixels),)
 
 
 def tokens(job: Job, tools: Tools) -> tuple[Check, ...]:

@@ -14,8 +14,9 @@ from foveate.core.request import Request
 from foveate.engines.port import EngineEvent, FinishEvent, TokenEvent
 from foveate.journey import job_of, prepare
 from foveate.journey.arena_sink import ArenaSink
+from foveate.journey.estimate import estimate
 from foveate.journey.holds import SlotHold
-from foveate.journey.port import Answer, BodyBuffer, Readiness, Reloaded, RulesInForce, Terms, Unpacked, Usage
+from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked, Usage
 from foveate.journey.room import take
 from foveate.journey.s7_generate import generate
 from foveate.journey.tools import Tools
@@ -280,6 +281,26 @@ class Journey:
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""
         return JourneyAnswer(self, request, unpacked)
+
+    async def estimate(self, request: Request, unpacked: Unpacked | None) -> Estimate:
+        """Price a request. Raises Draining, DeadlineExceeded."""
+        self.check_open()
+        job = job_of(request, unpacked, self.tools)
+        self.opened(job.ledger)
+        outcome: Outcome = "estimated"
+        failure: FoveateError | None = None
+        try:
+            async with asyncio.timeout(max(job.deadline - now(), 0)):
+                return await estimate(job, self.tools)
+        except TimeoutError as error:
+            outcome, failure = "failed", DeadlineExceeded(detail="while a request was priced")
+            raise failure from error
+        except BaseException as error:
+            outcome, failure = ending_of(error)
+            raise
+        finally:
+            job.release()
+            self.ended(job.ledger, outcome, failure)
 
     async def metrics(self) -> tuple[bytes, str]:
         """The Prometheus exposition and its content type, rendered off the event loop."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import HouseFull, MediaTotalTooLarge
-from foveate.journey.in_flight import QUANTITIES, InFlight, Quantity
+from foveate.journey.in_flight import QUANTITIES, InFlight, NoRoom, Quantity
 
 
 def house(**capacities: int) -> InFlight:
@@ -104,16 +104,28 @@ def test_a_release_counts_once() -> None:
 
 def test_bytes_of_a_transfer_count_until_it_ends_and_a_retry_begins_anew() -> None:
     accounts = house()
-    with accounts.transfer() as transfer:
+    with accounts.transfer("one") as transfer:
         transfer.grow(600)
         transfer.grow(-600)
         transfer.grow(700)
-        with pytest.raises(MediaTotalTooLarge):
-            transfer.grow(301)
-        with accounts.transfer() as other, pytest.raises(HouseFull):
+        with accounts.transfer("two") as other, pytest.raises(NoRoom) as stopped:
             other.grow(301)
+        assert stopped.value.size == 301
         assert accounts.used("bytes") == 700
+        assert accounts.arriving(["one", "one", "two"]) == 700
+    assert accounts.arriving(["one"]) == 0
     assert empty(accounts)
+
+
+def test_a_transfer_without_room_is_a_full_house_or_too_much_for_any_house() -> None:
+    accounts = house()
+    other, mine = accounts.open(caller("b")), accounts.open(caller())
+    other.add("bytes", 500)
+    mine.add("bytes", 500)
+    for arriving, kind in ((500, HouseFull), (501, MediaTotalTooLarge)):
+        error = mine.no_room(arriving)
+        assert isinstance(error, kind)
+        assert (error.limit_name, error.limit) == ("limits.media_bytes_in_flight_max", 1000)
 
 
 steps = st.tuples(

@@ -1,0 +1,154 @@
+"""What a request would cost, and everything that would refuse it, without decoding a pixel or asking the engine.
+
+Takes the same steps as a request up to the price, but goes on after a refusal where it can, so that a client sees all of them at once. It
+holds a place and accounts as a request does while it runs: it fetches as much as one. Caches are looked into without counting or touching.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from msgspec.structs import replace
+
+from foveate.core.errors import Failed, FoveateError
+from foveate.core.request import MediaPart, VideoPart
+from foveate.journey import begin_media, take_steps
+from foveate.journey.job import Item, Job
+from foveate.journey.port import Estimate, ItemEstimate
+from foveate.journey.s1_admit import count_in, judge_parts, read_prompt, take_place
+from foveate.journey.s2_allow import allow
+from foveate.journey.s3_fetch import fetch
+from foveate.journey.s4_probe import probe
+from foveate.journey.s5_price import Check, arrived, charges, count, decoded, fit_tokens, tokens
+from foveate.journey.s6_embed import alias, cache_key
+from foveate.journey.tools import Tools
+
+
+class Refusals:
+    """What would refuse the request, each once, in the order it was found."""
+
+    def __init__(self) -> None:
+        self.found: list[FoveateError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep a refusal and go on. What is the server's own failure passes through."""
+        try:
+            yield
+        except Failed:
+            raise
+        except FoveateError as error:
+            self.add(error)
+
+    def add(self, error: FoveateError) -> None:
+        """Keep a refusal, unless one by the same limit of the same medium was kept already."""
+        known = {(other.code, other.limit_name, other.part) for other in self.found}
+        if (error.code, error.limit_name, error.part) not in known:
+            self.found.append(error)
+
+    def check(self, checks: Iterable[Check]) -> None:
+        """Make all checks."""
+        for each in checks:
+            with self.collected():
+                each()
+
+
+async def estimate(job: Job, tools: Tools) -> Estimate:
+    """Price a request. Raises only what is no refusal: cancellation, and failures of the server itself."""
+    refusals = Refusals()
+    with refusals.collected():
+        judge_parts(job)
+    with refusals.collected():
+        await read_prompt(job, tools)
+    with refusals.collected():
+        count_in(job, tools)
+        await take_place(job, tools)
+    failed: dict[int, FoveateError] = {}
+    if job.request.media and job.place is None:
+        failed = dict.fromkeys((part.index for part in job.request.media), refusals.found[-1])
+    elif job.request.media:
+        failed = await _look(job, tools, refusals)
+    return _estimate(job, tools, refusals.found, failed)
+
+
+async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, FoveateError]:
+    """Fetch and probe what a request might have; return why media were not priced."""
+    await begin_media(job, tools)
+    # A request that has too many is refused unread; so are here those that are too many.
+    beyond = job.items[job.budget.max_images :] if job.budget.count_repeats else []
+    failed = {item.part.index: refusals.found[0] for item in beyond}
+    tasks: list[asyncio.Task[None]] = []
+
+    async def one(item: Item) -> None:
+        try:
+            await take_steps(item, job, tools, (allow, fetch, probe, _name))
+        except FoveateError as error:
+            failed[item.part.index] = error
+            refusals.add(error)
+            return
+        count(item, job)
+        before = len(refusals.found)
+        refusals.check(arrived(job))
+        if len(refusals.found) > before:
+            # No request would get further, so no more is fetched for an estimate.
+            for other, task in zip(wanted, tasks, strict=True):
+                if not task.done() and other is not item:
+                    failed[other.part.index] = refusals.found[-1]
+                    task.cancel()
+
+    wanted = [item for item in job.items if item.part.index not in failed]
+    async with asyncio.TaskGroup() as group:
+        tasks += [group.create_task(one(item)) for item in wanted]
+    await fit_tokens(job, tools)
+    refusals.check((*decoded(job), *tokens(job, tools), *charges(job)))
+    return failed
+
+
+async def _name(item: Item, job: Job, tools: Tools) -> None:
+    """Look whether the part's ``uuid`` means other content; an estimate binds no name."""
+    assert item.blob is not None
+    if item.part.uuid is not None:
+        tools.aliases.check(alias(item, job), item.blob.digest)
+
+
+def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict[int, FoveateError]) -> Estimate:
+    under_way = {item.part.index: item for item in job.items}
+    items = tuple(_item(part, under_way.get(part.index), failed.get(part.index), tools) for part in job.request.media)
+    counts = job.ledger.counts
+    return Estimate(
+        admitted=not refusals,
+        tier=job.budget.tier,
+        bytes=counts.media_bytes,
+        pixels=counts.pixels,
+        frames=counts.frames,
+        text_tokens=job.text_tokens,
+        visual_tokens=counts.visual_tokens,
+        processor_cache_hits=sum(item.processor_cached for item in items),
+        encoder_cache_hits=sum(item.encoder_cached for item in items),
+        items=items,
+        adjustments=tuple(job.adjustments),
+        refusals=tuple(error.record() for error in refusals),
+    )
+
+
+def _item(part: MediaPart, item: Item | None, error: FoveateError | None, tools: Tools) -> ItemEstimate:
+    kind: Literal["image", "video"] = "video" if isinstance(part, VideoPart) else "image"
+    told = ItemEstimate(part.index, part.param, kind, error=None if error is None else error.record())
+    if item is None or item.blob is None:
+        return told
+    told = replace(told, bytes=item.blob.size)
+    if item.header is None:
+        return told
+    told = replace(told, width=item.header.width, height=item.header.height, pixels=item.header.pixels)
+    if item.estimate is None:
+        return told
+    key = cache_key(item, tools)
+    return replace(
+        told,
+        visual_tokens=item.estimate.tokens,
+        processor_cached=key.processor_key in tools.processor_cache,
+        encoder_cached=key in tools.encoder_cache,
+    )

@@ -1,0 +1,61 @@
+"""An origin on loopback that serves pictures when it is told to, and a journey that may fetch from it."""
+
+import asyncio
+import base64
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from foveate.core.media import DataRef, UrlRef
+from foveate.journey.rules import LiveRules
+from foveate.journey.service import Journey
+
+
+def content(picture: DataRef) -> bytes:
+    """The bytes behind a data URL."""
+    return base64.b64decode(picture.url.partition(",")[2])
+
+
+class Origin:
+    """Answers every path with ``body``, once ``open`` is set; counts what was asked."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.port = 0
+        self.asked = 0
+        self.open = asyncio.Event()
+
+    def url(self, path: str = "a.png") -> UrlRef:
+        return UrlRef(f"http://127.0.0.1:{self.port}/{path}")
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        await self.open.wait()
+        return web.Response(body=self.body, content_type="image/png")
+
+
+@asynccontextmanager
+async def origin(service: Journey, body: bytes, **tools: Any) -> AsyncIterator[tuple[Origin, Journey]]:
+    """Serve ``body``, at first held back; the journey is the same server with its port allowed and these tools replaced."""
+    serving = Origin(body)
+    app = web.Application()
+    app.router.add_get("/{name}", serving.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    serving.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    rules = service.tools.rules.current
+    policy = dataclasses.replace(rules.policy, ports=rules.policy.ports | {serving.port})
+    live = LiveRules(dataclasses.replace(rules, policy=policy))
+    try:
+        yield (
+            serving,
+            Journey(dataclasses.replace(service.tools, **{"rules": live, **tools}), models=service.models),
+        )
+    finally:
+        serving.open.set()
+        await runner.cleanup()
