@@ -5,6 +5,9 @@ import base64
 
 import msgspec
 import pytest
+from tests.clips import RED as CLIP_RED
+from tests.clips import clip
+from tests.journeys import test_videos as videos
 from tests.journeys.asking import BLUE, GREEN, RED, ask, by, picture, request, settled
 from tests.journeys.origin import content, origin
 from tests.journeys.test_budgets import decodes_begun, house, nothing_held, with_tools
@@ -12,7 +15,7 @@ from tests.journeys.test_budgets import decodes_begun, house, nothing_held, with
 from foveate.core.budget import Caller
 from foveate.core.errors import Draining, HouseFull
 from foveate.core.media import DataRef, UrlRef
-from foveate.core.request import Request
+from foveate.core.request import Request, VideoPart
 from foveate.journey.port import Estimate
 from foveate.journey.service import Journey
 
@@ -114,6 +117,25 @@ async def test_an_estimate_says_what_would_be_made_to_fit(service: Journey) -> N
     (change,) = estimate.adjustments
     assert (change.limit_name, change.before, change.after) == ("max_image_width", "448x448", "224x224")
     assert (estimate.items[0].width, estimate.items[0].visual_tokens) == (448, 64)
+
+
+async def test_a_video_is_priced_by_its_frames(service: Journey) -> None:
+    asked = videos.request(VideoPart(0, "messages[0].content[0].video_url", videos.ref(clip([CLIP_RED] * 6, fps=1))))
+    estimate = await service.estimate(by(asked, max_video_frames=4, on_excess={"max_video_frames": "fit"}), None)
+    (item,) = estimate.items
+    assert estimate.admitted
+    assert (item.kind, item.frames, estimate.frames) == ("video", 4, 4)
+    assert (item.width, item.height, item.pixels) == (64, 48, 4 * 64 * 48)
+    assert item.visual_tokens == estimate.visual_tokens == 4 * videos.SMALL
+    assert item.seconds is not None
+    answered = await ask(service, by(asked, max_video_frames=4, on_excess={"max_video_frames": "fit"}))
+    assert answered.visual_tokens == estimate.visual_tokens
+    again = await service.estimate(by(asked, max_video_frames=4, on_excess={"max_video_frames": "fit"}), None)
+    assert again.items[0].encoder_cached
+    assert again.text_tokens == estimate.text_tokens
+    refused = await service.estimate(by(asked, max_videos=0), None)
+    assert codes(refused) == [("too_many_videos", "max_videos", None)]
+    assert refused.items[0].error is not None
 
 
 async def test_a_full_house_is_a_refusal_of_an_estimate_too(service: Journey) -> None:

@@ -9,7 +9,17 @@ from contextlib import AbstractAsyncContextManager
 from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
-from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Service, Terms, Unpacked
+from foveate.journey.port import (
+    Answer,
+    BodyBuffer,
+    Estimate,
+    Readiness,
+    Reloaded,
+    RulesInForce,
+    Service,
+    Terms,
+    Unpacked,
+)
 
 
 class Deferred:

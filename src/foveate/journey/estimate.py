@@ -13,18 +13,20 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from foveate.core.errors import Failed, FoveateError
-from foveate.core.request import MediaPart, VideoPart
+from foveate.core.errors import Failed, FoveateError, TooManyImages, TooManyVideos
+from foveate.core.request import ImagePart, MediaPart, VideoPart
 from foveate.journey import begin_media, take_steps
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Estimate, ItemEstimate
-from foveate.journey.s1_admit import count_in, judge_parts, read_prompt, take_place
+from foveate.journey.s1_admit import count_in, judge_pictures, judge_videos, read_prompt, take_place
 from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
 from foveate.journey.s5_price import Check, arrived, charges, count, decoded, fit_tokens, tokens
-from foveate.journey.s6_embed import alias, cache_key
+from foveate.journey.s6_embed import alias
+from foveate.journey.s6_frames import keys
 from foveate.journey.tools import Tools
+from foveate.journey.unfold import unfold
 
 
 class Refusals:
@@ -59,8 +61,7 @@ class Refusals:
 async def estimate(job: Job, tools: Tools) -> Estimate:
     """Price a request. Raises only what is no refusal: cancellation, and failures of the server itself."""
     refusals = Refusals()
-    with refusals.collected():
-        judge_parts(job)
+    refusals.check((lambda: judge_pictures(job), lambda: judge_videos(job)))
     with refusals.collected():
         await read_prompt(job, tools)
     with refusals.collected():
@@ -78,13 +79,12 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
     """Fetch and probe what a request might have; return why media were not priced."""
     await begin_media(job, tools)
     # A request that has too many is refused unread; so are here those that are too many.
-    beyond = job.items[job.budget.max_images :] if job.budget.count_repeats else []
-    failed = {item.part.index: refusals.found[0] for item in beyond}
+    failed = {item.part.index: error for error in refusals.found for item in _beyond(job, error)}
     tasks: list[asyncio.Task[None]] = []
 
     async def one(item: Item) -> None:
         try:
-            await take_steps(item, job, tools, (allow, fetch, probe, _name))
+            await take_steps(item, job, tools, (allow, fetch, _name, probe))
         except FoveateError as error:
             failed[item.part.index] = error
             refusals.add(error)
@@ -102,9 +102,21 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
     wanted = [item for item in job.items if item.part.index not in failed]
     async with asyncio.TaskGroup() as group:
         tasks += [group.create_task(one(item)) for item in wanted]
+    if not any(item.film is None for item in job.items if isinstance(item.part, VideoPart)):
+        with refusals.collected():
+            await unfold(job, tools)
     await fit_tokens(job, tools)
     refusals.check((*decoded(job), *tokens(job, tools), *charges(job)))
     return failed
+
+
+def _beyond(job: Job, error: FoveateError) -> list[Item]:
+    """Return the items that are too many by a refusal that came before anything was read."""
+    if isinstance(error, TooManyVideos):
+        return [item for item in job.items if isinstance(item.part, VideoPart)][job.budget.max_videos :]
+    if isinstance(error, TooManyImages):
+        return [item for item in job.items if isinstance(item.part, ImagePart)][job.budget.max_images :]
+    return []
 
 
 async def _name(item: Item, job: Job, tools: Tools) -> None:
@@ -117,6 +129,7 @@ async def _name(item: Item, job: Job, tools: Tools) -> None:
 def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict[int, FoveateError]) -> Estimate:
     under_way = {item.part.index: item for item in job.items}
     items = tuple(_item(part, under_way.get(part.index), failed.get(part.index), tools) for part in job.request.media)
+    known = [key for item in job.items if item.estimate is not None for key in keys(item, tools)]
     counts = job.ledger.counts
     return Estimate(
         admitted=not refusals,
@@ -126,8 +139,8 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
         frames=counts.frames,
         text_tokens=job.text_tokens,
         visual_tokens=counts.visual_tokens,
-        processor_cache_hits=sum(item.processor_cached for item in items),
-        encoder_cache_hits=sum(item.encoder_cached for item in items),
+        processor_cache_hits=sum(key.processor_key in tools.processor_cache for key in known),
+        encoder_cache_hits=sum(key in tools.encoder_cache for key in known),
         items=items,
         adjustments=tuple(job.adjustments),
         refusals=tuple(error.record() for error in refusals),
@@ -142,13 +155,15 @@ def _item(part: MediaPart, item: Item | None, error: FoveateError | None, tools:
     told = replace(told, bytes=item.blob.size)
     if item.header is None:
         return told
-    told = replace(told, width=item.header.width, height=item.header.height, pixels=item.header.pixels)
+    told = replace(told, width=item.header.width, height=item.header.height, pixels=item.header.pixels * item.pictures)
+    if item.film is not None:
+        told = replace(told, frames=item.pictures, seconds=item.film.header.seconds)
     if item.estimate is None:
         return told
-    key = cache_key(item, tools)
+    found = keys(item, tools)
     return replace(
         told,
-        visual_tokens=item.estimate.tokens,
-        processor_cached=key.processor_key in tools.processor_cache,
-        encoder_cached=key in tools.encoder_cache,
+        visual_tokens=item.estimate.tokens * item.pictures,
+        processor_cached=all(key.processor_key in tools.processor_cache for key in found),
+        encoder_cached=all(key in tools.encoder_cache for key in found),
     )

@@ -6,6 +6,9 @@ cover: what a picture costs, which only its header tells (step 4). A text reques
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from foveate.core.clock import now
 from foveate.core.errors import ErrorRecord, FoveateError, InvalidParameter, PromptTooLong
 from foveate.core.media import InlineRef
@@ -29,10 +32,28 @@ async def admit(job: Job, tools: Tools) -> None:
 
 def judge_parts(job: Job) -> None:
     """Judge how many pictures and videos there are, as far as the body tells. Raises TooManyImages, TooManyVideos."""
-    images, videos = job.request.images, job.request.videos
-    try:
-        budget.judge_videos(job.budget, len(videos))
+    judge_pictures(job)
+    judge_videos(job)
+
+
+def judge_pictures(job: Job) -> None:
+    """Judge how many pictures there are. Raises TooManyImages."""
+    images = job.request.images
+    with _of_the_messages():
         budget.judge_references(job.budget, len(images), len({_named(part, job) for part in images}))
+
+
+def judge_videos(job: Job) -> None:
+    """Judge how many videos there are. Raises TooManyVideos."""
+    with _of_the_messages():
+        budget.judge_videos(job.budget, len(job.request.videos))
+
+
+@contextmanager
+def _of_the_messages() -> Iterator[None]:
+    """Have an error name the messages as a whole: no single part is to blame."""
+    try:
+        yield
     except FoveateError as error:
         error.param = "messages"
         raise

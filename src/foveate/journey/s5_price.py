@@ -92,7 +92,8 @@ def charges(job: Job) -> tuple[Check, ...]:
 
 async def fit_tokens(job: Job, tools: Tools) -> None:
     """Shrink pictures, the largest first, until their tokens are within the tier's limit, where it is on ``fit`` and can be met so."""
-    counts, items = job.ledger.counts, [item for item in job.items if item.shape is not None]
+    job.adjustments.sort(key=lambda change: change.part)
+    counts, items = job.ledger.counts, [item for item in job.items if item.estimate is not None]
     if counts.visual_tokens <= job.budget.max_visual_tokens or not job.budget.fits(TOKENS):
         return
 

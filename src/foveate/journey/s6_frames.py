@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
+from foveate.caches.keys import EncoderKey
 from foveate.core.clock import now
 from foveate.core.media import RAW, Blob, FramePick, ImageHeader, ImageOptions
 from foveate.core.memory import Slot
@@ -21,7 +22,7 @@ from foveate.core.stages import Span
 from foveate.journey.film import run_video_job
 from foveate.journey.job import Film, Item, Job
 from foveate.journey.room import take
-from foveate.journey.s6_embed import alias, key_of
+from foveate.journey.s6_embed import alias, cache_key, key_of
 from foveate.journey.s6_embed import embed as embed_picture
 from foveate.journey.together import together
 from foveate.journey.tools import Tools
@@ -133,10 +134,9 @@ async def _embed_all(item: Item, frames: Sequence[Item], job: Job, tools: Tools)
 
 
 def _frame(item: Item, pick: FramePick) -> Item:
-    """Return a frame's item before it is decoded: at its final size, so that the processor's picture is not to be scaled again."""
+    """Return a frame's item before it is decoded."""
     assert item.shape is not None
-    options = msgspec.structs.replace(item.options, fit_width=0, fit_height=0)
-    frame = _bare(item, options, ImageHeader(RAW, item.shape.width, item.shape.height))
+    frame = _bare(item, _frame_options(item), ImageHeader(RAW, item.shape.width, item.shape.height))
     frame.moment = pick.seconds
     return frame
 
@@ -163,6 +163,24 @@ def _bare(item: Item, options: ImageOptions, header: ImageHeader) -> Item:
         probed_at=at,
         estimate=item.estimate,
     )
+
+
+def keys(item: Item, tools: Tools) -> list[EncoderKey]:
+    """Return the key of the embeddings of each picture that the model gets to see of a priced item."""
+    film = item.film
+    if film is None:
+        return [cache_key(item, tools)]
+    assert item.blob is not None
+    if film.encoded:
+        starts = [slot.offset - item.blob.slot.offset for slot, _ in film.encoded]
+        return [key_of(_derived(item.blob.digest, start), item.options, tools) for start in starts]
+    options = _frame_options(item)
+    return [key_of(_digest(item, pick), options, tools) for pick in film.picks]
+
+
+def _frame_options(item: Item) -> ImageOptions:
+    """A decoded frame has its final size, so that it is not to be scaled again."""
+    return msgspec.structs.replace(item.options, fit_width=0, fit_height=0)
 
 
 def _digest(item: Item, pick: FramePick) -> str:
