@@ -211,12 +211,13 @@ def reading(settings: Settings) -> Reading:
     tiers = budgets(settings.multimodal_budget)
     values, restart = flat(settings), restart_keys()
     fetch = settings.fetch
+    policy = _policy(settings)
     schemes = ("https", *(("http",) if fetch.http_allowed else ()), "data", *(("file",) if fetch.file_root else ()))
     rules = Rules(
         tiers=tiers,
         keys=KeyRing(read_keys(settings.auth, tiers)),
-        policy=_policy(settings),
-        urls=UrlTerms(schemes, fetch.ports, fetch.only_hosts or None),
+        policy=policy,
+        urls=UrlTerms(schemes, tuple(sorted(policy.ports)), fetch.only_hosts or None),
         fetch={key: value for key, value in values.items() if key.startswith("fetch.") and key not in restart},
         read_at=wall(),
     )

@@ -106,7 +106,7 @@ def part_of(param: str | None, part: Part) -> int | Part:
 
 def headers(error: FoveateError) -> list[tuple[bytes, bytes]]:
     """Return the headers that tell a client whether and when to try again, and how to say who it is."""
-    if error.kind in (Kind.RATE, Kind.UNAVAILABLE):
+    if error.kind in (Kind.RATE, Kind.UNAVAILABLE) or error.retry_after_seconds is not None:
         seconds = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
         return [(b"retry-after", b"%d" % max(1, math.ceil(seconds)))]
     if error.kind is Kind.UNAUTHENTICATED:

@@ -106,7 +106,9 @@ class FetchSettings(Section):
         (), "When given, the only hosts (exact, or *.example.com) that may be fetched from, comma-separated.",
         reloads=True,
     )  # fmt: skip
-    ports: Ports = setting((80, 443), "TCP ports that may be fetched from, comma-separated.", reloads=True)
+    ports: Ports = setting(
+        (80, 443), "TCP ports that may be fetched from besides 80 and 443, comma-separated.", reloads=True
+    )
     file_root: str | None = setting(
         None, "Directory below which file:// URLs may name media. Default: no local file is ever opened.", reloads=True
     )

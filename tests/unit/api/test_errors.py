@@ -70,6 +70,9 @@ def test_the_part_is_its_index_in_the_message() -> None:
 def test_retry_after_is_whole_seconds_and_never_none() -> None:
     assert errors.headers(QueueFull(retry_after_seconds=2.1)) == [(b"retry-after", b"3")]
     assert errors.headers(ArenaFull(retry_after_seconds=0.0)) == [(b"retry-after", b"1")]
+    assert errors.headers(FetchFailed(retry_after_seconds=9.5)) == [(b"retry-after", b"10")], (
+        "a host that is left alone"
+    )
 
 
 def test_clients_are_told_not_to_repeat_what_will_fail_again() -> None:
