@@ -69,6 +69,10 @@ TIGHT = {
     "server-body-bytes-max": "1MiB",
     "fetch-private-networks": "127.0.0.1/32",
     "fetch-read-seconds": "0.5",
+    "fetch-first-byte-seconds": "0.5",
+    "fetch-dead-host-failures": "0",
+    "max-fetch-seconds": "2",
+    "max-item-bytes": "256KiB",
 }
 
 

@@ -75,6 +75,8 @@ def guarded(
         ",".join(HOSTS),
         "--fetch-ports",
         f"80,443,{media.port}",
+        "--fetch-dead-host-failures",
+        "0",
         HTTP_PROXY=through,
         HTTPS_PROXY=through,
         ALL_PROXY=through,
