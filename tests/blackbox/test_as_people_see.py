@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.pictures import DESCRIBE, ask, case, data_url, draw, encoded, one, url_of
 from tests.blackbox.replies import content
 
@@ -68,6 +69,7 @@ def stored(orientation: int, form: str, **options: Any) -> bytes:
     return encoded(image, form, exif=exif, **options)
 
 
+@field_case(48, "PNG and WebP with orientation tags 1 to 8: seen upright, as the same picture without a tag", ANSWERED)
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["PNG", "WebP"])
 def test_orientation_of_lossless_pictures(see: See, form: str, orientation: int) -> None:
@@ -75,12 +77,14 @@ def test_orientation_of_lossless_pictures(see: See, form: str, orientation: int)
     assert_same_view(see(data_url(data, f"image/{form.lower()}")), see(url_of(UPRIGHT)))
 
 
+@field_case(48, "JPEG with orientation tags 1 to 8", ANSWERED)
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_of_photographs(see: See, orientation: int) -> None:
     said, tokens, _ = see(data_url(stored(orientation, "JPEG", quality=95), "image/jpeg"))
     assert (said, tokens) == (UPRIGHT_SAID, see(url_of(UPRIGHT))[1])
 
 
+@field_case(48, "the same pixels with and without a tag: two pictures, in the caches too", ANSWERED)
 def test_orientation_tells_two_files_apart(see: See) -> None:
     """Same pixels in the file, one with a tag: two pictures, neither served from the other's cache entry."""
     tagged, plain = (
@@ -117,6 +121,7 @@ def test_half_transparent_edges(see: See) -> None:
     assert seen == pytest.approx(flat[2], abs=0.05)
 
 
+@field_case(50, "pictures whose every pixel is transparent, RGBA and LA: seen white", ANSWERED)
 def test_hidden_colour_stays_hidden(see: See) -> None:
     """A picture whose every pixel is transparent looks white, whatever colours its pixels have."""
     white = see(url_of(Image.new("RGB", (224, 224), "white")))
@@ -126,6 +131,7 @@ def test_hidden_colour_stays_hidden(see: See) -> None:
     assert_same_view(see(url_of(Image.new("LA", (224, 224), (0, 0)))), white)
 
 
+@field_case(50, "LA with A=0; a palette whose red is transparent: seen on white", ANSWERED)
 @pytest.mark.parametrize("name", ["case050_LA_transparent_black.png", "case050_P_red_index0_transparent.png"])
 def test_recorded_transparency(see: See, name: str) -> None:
     assert_same_view(see(data_url(case(name))), see(url_of(on_white(Image.open(io.BytesIO(case(name)))))))
@@ -143,6 +149,7 @@ def test_palette_with_a_transparent_entry(see: See) -> None:
     )
 
 
+@field_case(50, "RGB PNG with a colour key", ANSWERED)
 def test_colour_key_of_an_rgb_png(see: See) -> None:
     shape = np.array(one("blue", "circle").convert("L")) < 200
     key, fill = (1, 2, 3), (35, 75, 215)
@@ -151,6 +158,7 @@ def test_colour_key_of_an_rgb_png(see: See) -> None:
     assert_same_view(see(data_url(encoded(keyed, transparency=key))), see(url_of(flat)))
 
 
+@field_case(51, "1-bit, grey, LA, palette and RGBA forms of one picture: seen alike", ANSWERED)
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA"])
 def test_modes_of_the_same_picture(see: See, mode: str) -> None:
     image = one("black", "circle").convert("L").point(lambda level: 255 if level > 127 else 0)
@@ -159,6 +167,7 @@ def test_modes_of_the_same_picture(see: See, mode: str) -> None:
     assert_same_view(see(url_of(image.convert(mode))), plain)
 
 
+@field_case(53, "16-bit grey as PNG and TIFF: seen as its 8-bit form", ANSWERED)
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
 def test_sixteen_bits(see: See, form: str) -> None:
     """Scaled to eight bits, not clipped to white."""
@@ -168,12 +177,14 @@ def test_sixteen_bits(see: See, form: str) -> None:
     assert_same_view(view, see(url_of(Image.fromarray(grey).convert("RGB"))))
 
 
+@field_case(53, "a ramp from 0 to 65535", ANSWERED)
 def test_recorded_ramp_is_no_white_picture(see: See) -> None:
     ramp = np.array(Image.open(io.BytesIO(case("case053_ramp16.png"))))
     eight = Image.fromarray((ramp.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
     assert see(data_url(case("case053_ramp16.png")))[2] == pytest.approx(see(url_of(eight))[2], abs=0.05)
 
 
+@field_case(52, "CMYK JPEG and TIFF of coloured shapes", ANSWERED)
 @pytest.mark.parametrize("form", ["JPEG", "TIFF"])
 @pytest.mark.parametrize("colour", ["red", "blue"])
 def test_cmyk(see: See, form: str, colour: str) -> None:
@@ -182,11 +193,13 @@ def test_cmyk(see: See, form: str, colour: str) -> None:
     assert see(data_url(data, f"image/{form.lower()}"))[0] == f"A {colour} square."
 
 
+@field_case(52, "CMYK JPEG with the Adobe marker: cyan", ANSWERED)
 def test_recorded_cmyk_is_cyan(see: See) -> None:
     view = see(data_url(case("case052_adobe_cyan_16x16.jpg"), "image/jpeg"))
     assert_same_view(view, see(url_of(Image.new("RGB", (16, 16), (0, 255, 255)))))
 
 
+@field_case(51, "a grey JPEG of 224×224", ANSWERED)
 def test_grey_photograph(see: See) -> None:
     grey = Image.open(io.BytesIO(case("case051_L_224.jpg")))
     assert_same_view(see(data_url(case("case051_L_224.jpg"), "image/jpeg")), see(url_of(grey.convert("RGB"))))

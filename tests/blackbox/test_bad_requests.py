@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.pictures import CASES, ask, case, chat, data_url, image, noise, one, text, url_of, user
 from tests.blackbox.replies import content, refused
 from tests.blackbox.server import Server, eventually
@@ -51,6 +52,11 @@ PART_SHAPES: list[str | None] = [
 """For each line of case 108 what the refusal's param must begin with; None: answered."""
 
 
+@field_case(
+    108,
+    "`image_url` as a string; no url, null, other part types, empty contents",
+    "200 or 400 `invalid_content_part`, with the part's path",
+)
 @pytest.mark.parametrize("index", range(len(PART_SHAPES)))
 def test_shapes_of_parts(http: httpx.Client, index: int) -> None:
     recorded = lines("case108_part_shapes.jsonl")
@@ -79,6 +85,7 @@ def test_the_part_at_fault_is_named_among_good_ones(http: httpx.Client) -> None:
         assert error.get("part", 2) == 2
 
 
+@field_case(109, "`detail` low, high, auto, LOW, null; original, empty, 5", "200; 400 with the path of `detail`")
 @pytest.mark.parametrize(("index", "answered"), list(enumerate([True, True, True, True, False, False, True, False])))
 def test_detail(http: httpx.Client, index: int, answered: bool) -> None:
     response = http.post(CHAT, json=body_of(lines("case109_detail_values.jsonl")[index]))
@@ -88,6 +95,7 @@ def test_detail(http: httpx.Client, index: int, answered: bool) -> None:
         refused(response, 400, param="messages[0].content[0].image_url.detail")
 
 
+@field_case(100, "one picture and `<|image_pad|>`, `<image>`, `<|video|>`, `[IMG]`, … in the text", ANSWERED)
 @pytest.mark.parametrize("index", range(8))
 def test_special_tokens_in_text_are_ordinary_text(http: httpx.Client, index: int) -> None:
     recorded = lines("case100_requests.jsonl")
@@ -97,6 +105,7 @@ def test_special_tokens_in_text_are_ordinary_text(http: httpx.Client, index: int
     assert response.json()["usage"]["prompt_tokens_details"]["images"] == 1
 
 
+@field_case(100, "the same: ordinary text, counted as such, bound to nothing", ANSWERED)
 def test_special_tokens_do_not_bind_or_move_a_picture(http: httpx.Client) -> None:
     url = url_of(one("red", "circle"))
     marks = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -110,6 +119,7 @@ def test_special_tokens_do_not_bind_or_move_a_picture(http: httpx.Client) -> Non
     assert tokens > http.post(CHAT, json=chat(user("Goodbye!"))).json()["usage"]["prompt_tokens"] + 12
 
 
+@field_case(102, "five turns with a picture each, within the limit", ANSWERED)
 def test_pictures_resent_with_the_history(http: httpx.Client) -> None:
     content(http.post(CHAT, json=body_of(json.loads(case("case102_five_images_limit4.json")))))
 
@@ -120,6 +130,7 @@ def test_more_pictures_than_allowed(http: httpx.Client) -> None:
     assert "17" in error["message"]
 
 
+@field_case(106, "a picture in a tool message: counted, not dropped; tool calls are refused by name", ANSWERED)
 def test_a_picture_in_a_tool_message(http: httpx.Client) -> None:
     """The recorded case has tool calls, which may be refused by name; a tool's picture itself is never dropped."""
     response = http.post(CHAT, json=body_of(json.loads(case("case106_tool_image.json"))))
@@ -133,6 +144,7 @@ def test_a_picture_in_a_tool_message(http: httpx.Client) -> None:
     assert answer.json()["usage"]["prompt_tokens_details"]["images"] == 1
 
 
+@field_case(107, "a picture in any role: counted", ANSWERED)
 @pytest.mark.parametrize("role", ["system", "assistant", "user", "tool"])
 def test_pictures_in_any_role(http: httpx.Client, role: str) -> None:
     turn = {"role": role, "content": [image(url_of(one("red", "circle"))), text("x")]}
@@ -141,6 +153,7 @@ def test_pictures_in_any_role(http: httpx.Client, role: str) -> None:
     assert answer.json()["usage"]["prompt_tokens_details"]["images"] == 1
 
 
+@field_case(119, "bodies that are no JSON, no object, no request", "400, in OpenAI's shape")
 @pytest.mark.parametrize(
     "raw",
     [

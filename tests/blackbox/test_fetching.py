@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.origins import Origin, body, endless, held, origin, redirect, stalled, status
 from tests.blackbox.pictures import DESCRIBE, ask, chat, data_url, encoded, image, noise, one, user
 from tests.blackbox.replies import assert_no_address, assert_typed, content, refused
@@ -127,6 +128,7 @@ def test_more_bytes_than_allowed(http: httpx.Client, web: Origin) -> None:
     assert error["code"] == "media_too_large"
 
 
+@field_case(17, "a picture by URL: one GET, with none of the client's headers", ANSWERED)
 def test_one_get_a_picture_and_none_of_the_clients_headers(http: httpx.Client, web: Origin) -> None:
     web.pages["/counted.png"] = body(encoded(one("green", "star", seed=5)))
     web.headers.clear()
@@ -214,6 +216,7 @@ def test_several_urls_of_one_request_are_fetched_at_the_same_time(server: Server
         assert answer.result().json()["usage"]["prompt_tokens_details"]["images"] == 4
 
 
+@field_case(16, "a bad picture beside one whose origin is slow: refused without waiting for it", "415")
 def test_bad_picture_cancels_its_neighbours_fetch(server: Server, web: Origin) -> None:
     """The refusal does not wait for a slow origin of the same request."""
     gate = threading.Event()

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.origins import Origin, body, held
 from tests.blackbox.pictures import ask, chat, data_url, encoded, image, noise, one, user
 from tests.blackbox.replies import content, events, joined, stream
@@ -31,6 +32,7 @@ def twenty_megabytes() -> list[bytes]:
     return [json.dumps(made).encode() for made in bodies]
 
 
+@field_case(103, "three bodies of 20 MB beside a text stream", ANSWERED)
 def test_a_stream_is_unharmed_by_20_mb_bodies(
     server: Server, http: httpx.Client, twenty_megabytes: list[bytes]
 ) -> None:
@@ -69,6 +71,7 @@ def test_memory_of_large_bodies_is_given_back(server: Server, twenty_megabytes: 
     eventually("the bodies' memory to be free", lambda: not_cached() <= before + 65536)
 
 
+@field_case(29, "70 requests that wait for a slow origin: text is answered meanwhile", ANSWERED)
 def test_slow_origins_do_not_delay_text(server: Server, http: httpx.Client, web: Origin) -> None:
     """More requests than there are places for multimodal ones hang on their origin; text is answered meanwhile."""
     gate = threading.Event()
@@ -110,6 +113,7 @@ def test_long_prefill_does_not_change_running_streams(server: Server, http: http
         assert joined(events([*seen, *lines])) == alone
 
 
+@field_case(104, "a client that leaves a stream", "cancelled; nothing in flight")
 def test_leaving_a_stream_frees_it(server: Server, ai: openai.OpenAI, model: str) -> None:
     server.wait_idle()
     options: Any = {
@@ -129,6 +133,7 @@ def test_leaving_a_stream_frees_it(server: Server, ai: openai.OpenAI, model: str
     assert record["output_tokens"] < 3500
 
 
+@field_case(104, "a client that leaves before a whole answer was ready", "cancelled; nothing in flight")
 @pytest.mark.parametrize("pictured", [False, True], ids=["text", "picture"])
 def test_leaving_before_the_answer_frees_it(server: Server, pictured: bool) -> None:
     """A client that is gone before a whole answer was ready; the answer is not computed to its end."""

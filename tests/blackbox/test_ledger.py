@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.blackbox.field_cases.marks import field_case
 from tests.blackbox.origins import Origin, body, delayed, redirect, status
 from tests.blackbox.pictures import DESCRIBE, ask, chat, data_url, encoded, image, one, url_of, user
 from tests.blackbox.replies import STAGES, TEXT_STAGES, assert_closes, content, refused, server_timing, stream
@@ -182,6 +183,12 @@ def test_each_request_has_one_line_whatever_its_end(http: httpx.Client, server: 
     assert len(fresh) == 5
 
 
+@field_case(
+    35,
+    "signed URLs that are fetched, redirect, fail or are malformed: no signature in any log, metric or answer",
+    "no secret",
+)
+@field_case(121, "pictures and texts of requests: not in any log", "no base64")
 def test_secrets_and_contents_are_never_written(http: httpx.Client, server: Server, web: Origin) -> None:
     data = new(5)
     web.pages["/signed.png"] = body(data)
@@ -210,6 +217,7 @@ def test_secrets_and_contents_are_never_written(http: httpx.Client, server: Serv
         assert ";base64" not in text
 
 
+@field_case(121, "16 pictures; a model name and a parameter name of 5 kB", "log lines < 2 KB")
 def test_log_lines_are_short(server: Server, http: httpx.Client) -> None:
     parts = [image(url_of(one("red", "circle", seed=seed))) for seed in range(16)]
     reply = http.post(CHAT, json=chat(user(*parts, "x" * 500))).json()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.load import Load
 from tests.blackbox.pictures import ask, chat, one, url_of, user
 from tests.blackbox.replies import content
@@ -43,6 +44,7 @@ def under_load(server: Server, kill: Callable[[], object]) -> Load:
     return load
 
 
+@field_case(101, "a media worker dies under load", "at most the request it held fails")
 def test_media_worker_killed(plain: Server) -> None:
     restarts = plain.metrics().total("foveate_media_worker_restarts_total")
     killed: list[int] = []
@@ -58,6 +60,7 @@ def test_media_worker_killed(plain: Server) -> None:
     assert plain.metrics().total("foveate_media_worker_restarts_total") == restarts + 1
 
 
+@field_case(124, "workers replaced again and again, by a forkserver without threads, while requests run", ANSWERED)
 def test_all_media_workers_killed_again_and_again(plain: Server) -> None:
     def kill() -> None:
         for _ in range(3):
@@ -68,6 +71,7 @@ def test_all_media_workers_killed_again_and_again(plain: Server) -> None:
     assert_well(plain)
 
 
+@field_case(126, "the engine with its encoder dies under load", "typed errors, then a new one")
 def test_engine_killed(plain: Server) -> None:
     restarts = plain.metrics().total("foveate_engine_restarts_total")
     load = under_load(plain, lambda: plain.kill("foveate: engine 0"))
@@ -100,6 +104,7 @@ def test_memory_is_not_lost_with_the_dead(plain: Server) -> None:
     eventually("nothing but the caches in the arena", lambda: lost() <= 65536)
 
 
+@field_case(122, "kill -9 of the gateway", "nothing left in /dev/shm, no process")
 def test_gateway_killed(start: Callable[..., Server]) -> None:
     before = set(Path("/dev/shm").iterdir())
     server = start()

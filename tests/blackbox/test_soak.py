@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.blackbox.conftest import SMALL
+from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.pictures import ask, chat, data_url, encoded, one, user
 from tests.blackbox.replies import STAGES, TEXT_STAGES
 from tests.blackbox.server import Server, resident_bytes
@@ -99,6 +100,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         server.kill_all()
 
 
+@field_case(125, "2,000 requests from 64 clients", ANSWERED)
 @pytest.mark.timeout(420)
 def test_no_request_fails(run: Run) -> None:
     assert run.failures == []

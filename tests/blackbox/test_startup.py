@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.blackbox.field_cases.marks import field_case
 from tests.blackbox.server import COMMAND, Server, environment, free_port, title
 
 
@@ -147,6 +148,7 @@ def test_processes_name_themselves(server: Server) -> None:
     assert title(next(process for process in server.processes() if process.pid == server.pid)) == "foveate: gateway"
 
 
+@field_case(122, "a server that runs", "maps nothing of /dev/shm")
 def test_nothing_is_kept_in_dev_shm(server: Server) -> None:
     shared = {
         Path(file.path)

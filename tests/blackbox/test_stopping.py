@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import psutil
+from tests.blackbox.field_cases.marks import field_case
 from tests.blackbox.origins import Origin, body, held
 from tests.blackbox.pictures import ask, chat, encoded, one, user
 from tests.blackbox.replies import events, joined
@@ -38,6 +39,7 @@ def not_admitting(server: Server) -> bool:
     return True
 
 
+@field_case(129, "SIGTERM during a stream", "the stream is finished; new requests 503 `shutting_down`")
 def test_open_streams_are_finished(start: Callable[..., Server]) -> None:
     server = start()
     with server.client() as http, http.stream("POST", CHAT, json=LONG) as response:
@@ -51,6 +53,7 @@ def test_open_streams_are_finished(start: Callable[..., Server]) -> None:
     server.assert_ended(0)
 
 
+@field_case(129, "two SIGTERMs during a download", "ends at once, and is in the log")
 def test_second_signal_ends_at_once(start: Callable[..., Server], web: Origin) -> None:
     """The open request waits for an origin that never answers, so only the second signal can be what ended it."""
     gate = threading.Event()
@@ -90,6 +93,7 @@ def test_second_signal_ends_at_once(start: Callable[..., Server], web: Origin) -
     assert [record["modality"] for record in server.records() if record["images"]] == ["multimodal"], "not in the log"
 
 
+@field_case(129, "SIGTERM during a stream longer than the drain", "`shutting_down` as its last event")
 def test_deadline_of_the_drain(start: Callable[..., Server]) -> None:
     """A stream that is longer than the deadline is ended by it, with a typed error as its last word."""
     server = start("--server-drain-seconds", "0.5")

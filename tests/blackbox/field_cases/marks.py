@@ -1,4 +1,4 @@
-"""What ties a test to the field case it shows: ``@case(number, what is sent, the right answer)``.
+"""What ties a test to the field case it shows: ``@field_case(number, what is sent, the right answer)``.
 
 The marks are read by ``right`` (the answer a test asserts is the one in its mark) and by ``table`` (docs/field-cases.md).
 """
@@ -48,7 +48,7 @@ class Right:
 ANSWERED = Right(200)
 
 
-def case(number: int, sent: str, *right: Right | str) -> pytest.MarkDecorator:
+def field_case(number: int, sent: str, *right: Right | str) -> pytest.MarkDecorator:
     """Mark a test as showing a field case.
 
     ``right`` is the answer that it asserts; a sentence where what must hold is no answer to one request.

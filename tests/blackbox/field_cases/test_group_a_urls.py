@@ -14,10 +14,9 @@ import httpx
 import pytest
 from tests.blackbox.field_cases.conftest import CHAT, PICTURE
 from tests.blackbox.field_cases.listeners import Trap
-from tests.blackbox.field_cases.marks import ANSWERED, Right, case
+from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.origins import Origin, body, held, redirect
-from tests.blackbox.pictures import CASES, ask, chat, data_url, encoded, image, noise, one, user
-from tests.blackbox.pictures import case as case_file
+from tests.blackbox.pictures import CASES, ask, case, chat, data_url, encoded, image, noise, one, user
 from tests.blackbox.replies import content
 from tests.blackbox.server import Server
 from tests.blackbox.test_startup import failing
@@ -35,7 +34,7 @@ def http(guarded: Server) -> Iterator[httpx.Client]:
         yield client
 
 
-@case(
+@field_case(
     1,
     "at the defaults: `http://`, the metadata services, loopback, private networks, `https://[fd00:ec2::254]/`",
     REFUSED,
@@ -60,7 +59,7 @@ def test_defaults_are_safe(plain: Server, unreached: Trap, right: Right) -> None
             right.check(http.post(CHAT, json=ask(url)), param=PART)
 
 
-@case(1, "with http allowed: the same, and the server's own port", REFUSED)
+@field_case(1, "with http allowed: the same, and the server's own port", REFUSED)
 @pytest.mark.parametrize(
     "url",
     [
@@ -93,18 +92,18 @@ def test_addresses_that_are_not_public(
     assert "rule: " in error["message"]
 
 
-@case(1, "an address that the operator allows", ANSWERED)
+@field_case(1, "an address that the operator allows", ANSWERED)
 def test_allowed_address(http: httpx.Client, media: Origin) -> None:
     assert content(http.post(CHAT, json=ask(f"{media.url}{PICTURE}"))) == "A red circle."
 
 
-@case(
+@field_case(
     2,
     "302 to loopback, to `[::ffff:127.0.0.1]`, to `//127.0.0.1/x`, to a private network, to another port, to `file:`, "
     "and at the end of a chain",
     REFUSED,
 )
-@case(21, "the redirects of case 2 against a real server, in every test run", REFUSED)
+@field_case(21, "the redirects of case 2 against a real server, in every test run", REFUSED)
 @pytest.mark.parametrize(
     "target",
     [
@@ -131,7 +130,7 @@ def test_every_hop_passes_the_policy(
     assert media.gets[f"/hop{hops}"] >= 1
 
 
-@case(3, "a redirect to a URL that parsers disagree about", INVALID)
+@field_case(3, "a redirect to a URL that parsers disagree about", INVALID)
 @pytest.mark.parametrize(
     "target", [f"http://127.0.0.1:{P}\\@127.0.0.3:{P}/", f"http://127.0.0.3:{P}@127.0.0.1:{P}/", f"http://127.1:{P}/"]
 )
@@ -164,11 +163,13 @@ def of_recorded(url: str) -> Right:
         pytest.param(
             line["url"],
             of_recorded(line["url"]),
-            marks=case(3, "spellings in doubt, of `case003_url_policy.jsonl`", INVALID),
+            marks=field_case(3, "spellings in doubt, of `case003_url_policy.jsonl`", INVALID),
         )
         if of_recorded(line["url"]) is INVALID
         else pytest.param(
-            line["url"], REFUSED, marks=case(3, "clear spellings of forbidden addresses, of the same file", REFUSED)
+            line["url"],
+            REFUSED,
+            marks=field_case(3, "clear spellings of forbidden addresses, of the same file", REFUSED),
         )
         for line in RECORDED[:ALLOWED]
     ],
@@ -177,7 +178,7 @@ def test_recorded_spellings(http: httpx.Client, unreached: Trap, url: str, right
     right.check(http.post(CHAT, json=ask(url)), param=PART)
 
 
-@case(
+@field_case(
     3,
     "backslash, at-sign, tab, newline, space, control characters, Unicode digits and dots, with the traps' port",
     INVALID,
@@ -212,7 +213,7 @@ def test_spellings_in_doubt(http: httpx.Client, unreached: Trap, right: Right, u
 @pytest.mark.parametrize(
     "url",
     [
-        pytest.param(f"http://[{address}]:{P}/", marks=case(number, sent, REFUSED), id=address)
+        pytest.param(f"http://[{address}]:{P}/", marks=field_case(number, sent, REFUSED), id=address)
         for number, sent, addresses in (
             (
                 4,
@@ -252,12 +253,12 @@ def test_addresses_inside_addresses(http: httpx.Client, unreached: Trap, right: 
     right.check(http.post(CHAT, json=ask(url.format(port=unreached.port))), param=PART)
 
 
-@case(4, "the mapped form of an address that the operator allows", ANSWERED)
+@field_case(4, "the mapped form of an address that the operator allows", ANSWERED)
 def test_mapped_form_of_an_allowed_address(http: httpx.Client, media: Origin) -> None:
     assert content(http.post(CHAT, json=ask(f"http://[::ffff:127.0.0.3]:{media.port}{PICTURE}"))) == "A red circle."
 
 
-@case(6, "`2130706433`, `0x7f000001`, `0177.0.0.1`, `127.1`, `0`, `169.254.43518` and their kin", INVALID)
+@field_case(6, "`2130706433`, `0x7f000001`, `0177.0.0.1`, `127.1`, `0`, `169.254.43518` and their kin", INVALID)
 @pytest.mark.parametrize(
     "host",
     [
@@ -282,7 +283,7 @@ def test_numbers_as_hosts(http: httpx.Client, unreached: Trap, right: Right, hos
     right.check(http.post(CHAT, json=ask(f"http://{host}:{unreached.port}/")), param=PART)
 
 
-@case(7, "`localhost.`, `127.0.0.1.`, `db.localhost`, `metadata.google.internal.`, in any letter case", REFUSED)
+@field_case(7, "`localhost.`, `127.0.0.1.`, `db.localhost`, `metadata.google.internal.`, in any letter case", REFUSED)
 @pytest.mark.parametrize(
     "host",
     [
@@ -299,13 +300,13 @@ def test_trailing_dots_and_names_of_this_machine(http: httpx.Client, unreached: 
     right.check(http.post(CHAT, json=ask(f"http://{host}:{unreached.port}/")), param=PART)
 
 
-@case(11, "`faß.de` and a homograph of an allowed host, not written as `xn--`", INVALID)
+@field_case(11, "`faß.de` and a homograph of an allowed host, not written as `xn--`", INVALID)
 @pytest.mark.parametrize("host", ["faß.de", "аllowed.example", "ａllowed.example", "allowed。example"])
 def test_names_that_are_not_ascii(http: httpx.Client, unreached: Trap, right: Right, host: str) -> None:
     right.check(http.post(CHAT, json=ask(f"http://{host}:{unreached.port}/")), param=PART)
 
 
-@case(12, "`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` in the server's environment: not used", ANSWERED)
+@field_case(12, "`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` in the server's environment: not used", ANSWERED)
 def test_proxies_of_the_environment(http: httpx.Client, media: Origin, proxy: Trap) -> None:
     before = media.gets[PICTURE]
     assert content(http.post(CHAT, json=ask(f"{media.url}{PICTURE}"))) == "A red circle."
@@ -314,25 +315,25 @@ def test_proxies_of_the_environment(http: httpx.Client, media: Origin, proxy: Tr
     assert proxy.connections == 0
 
 
-@case(13, "a host list with entries that could never match", "start-up error that names the entry")
+@field_case(13, "a host list with entries that could never match", "start-up error that names the entry")
 @pytest.mark.parametrize("entry", ["img*.example.com", "https://example.com"])
 def test_entries_that_cannot_match(entry: str) -> None:
     assert entry in failing("--fetch-hosts", entry)
 
 
-@case(14, "port 22, 6379, 81, 8080 of an allowed address", REFUSED)
+@field_case(14, "port 22, 6379, 81, 8080 of an allowed address", REFUSED)
 @pytest.mark.parametrize("port", [22, 6379, 81, 8080])
 def test_other_ports(http: httpx.Client, right: Right, port: int) -> None:
     right.check(http.post(CHAT, json=ask(f"http://127.0.0.3:{port}/")), param=PART)
 
 
-@case(14, "port 99999, an empty port, full-width digits, signs, hex", INVALID)
+@field_case(14, "port 99999, an empty port, full-width digits, signs, hex", INVALID)
 @pytest.mark.parametrize("port", ["99999", "", "８０", "+80", "-1", "8 0", "0x50", "80a", "65536"])
 def test_ports_that_are_none(http: httpx.Client, right: Right, port: str) -> None:
     right.check(http.post(CHAT, json=ask(f"http://127.0.0.3:{port}/x")), param=PART)
 
 
-@case(15, "`file:` URLs in all spellings, and other schemes", REFUSED)
+@field_case(15, "`file:` URLs in all spellings, and other schemes", REFUSED)
 @pytest.mark.parametrize(
     "url",
     [
@@ -353,13 +354,13 @@ def test_schemes(http: httpx.Client, right: Right, url: str) -> None:
     right.check(http.post(CHAT, json=ask(url)), param=PART)
 
 
-@case(15, "bare paths and names", INVALID)
+@field_case(15, "bare paths and names", INVALID)
 @pytest.mark.parametrize("url", ["/etc/passwd", "etc/passwd", "./x.png", "../x.png", "//127.0.0.3/x.png", "x.png?y:z"])
 def test_bare_paths(http: httpx.Client, right: Right, url: str) -> None:
     right.check(http.post(CHAT, json=ask(url)), param=PART)
 
 
-@case(
+@field_case(
     16,
     "three pictures, the second forbidden: the whole request, at once; nobody else asks; the others' fetches end",
     REFUSED,
@@ -374,7 +375,7 @@ def test_refusal_ends_the_whole_request(http: httpx.Client, media: Origin, unrea
     gate.set()
 
 
-@case(17, "a picture whose origin answers a second GET differently", ANSWERED)
+@field_case(17, "a picture whose origin answers a second GET differently", ANSWERED)
 def test_one_get_for_a_picture(http: httpx.Client, media: Origin) -> None:
     media.pages["/once.png"] = body(encoded(one("green", "star", seed=17)))
     question = ask(f"{media.url}/once.png", n=2)
@@ -382,7 +383,7 @@ def test_one_get_for_a_picture(http: httpx.Client, media: Origin) -> None:
     assert media.gets["/once.png"] == 1
 
 
-@case(18, "a playlist, as a picture, inline and fetched", Right(415, "media_unsupported"))
+@field_case(18, "a playlist, as a picture, inline and fetched", Right(415, "media_unsupported"))
 @pytest.mark.parametrize("mime", ["video/mp4", "image/png", "application/vnd.apple.mpegurl"])
 def test_playlists(http: httpx.Client, media: Origin, unreached: Trap, right: Right, mime: str) -> None:
     for segment in (b"http://127.0.0.1:%d/seg0.ts" % unreached.port, b"file:///etc/passwd"):
@@ -390,11 +391,11 @@ def test_playlists(http: httpx.Client, media: Origin, unreached: Trap, right: Ri
         media.pages["/list.m3u8"] = body(data, mime)
         for url in (f"{media.url}/list.m3u8", data_url(data, mime)):
             right.check(http.post(CHAT, json=ask(url)), param=PART)
-    recorded = case_file("case018_hls_named_mp4.mp4")
+    recorded = case("case018_hls_named_mp4.mp4")
     right.check(http.post(CHAT, json=ask(data_url(recorded, mime))), param=PART)
 
 
-@case(20, "an address on a private network: the refusal says what kind it is", REFUSED)
+@field_case(20, "an address on a private network: the refusal says what kind it is", REFUSED)
 @pytest.mark.parametrize(
     ("url", "rule"),
     [

@@ -21,10 +21,9 @@ from tests.blackbox.field_cases.listeners import (
     silent,
     zipped,
 )
-from tests.blackbox.field_cases.marks import ANSWERED, Right, case
+from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.origins import Answer, Origin, body, delayed, endless, redirect, stalled, status
-from tests.blackbox.pictures import DESCRIBE, ask, chat, data_url, encoded, image, one, user
-from tests.blackbox.pictures import case as case_file
+from tests.blackbox.pictures import DESCRIBE, ask, case, chat, data_url, encoded, image, one, user
 from tests.blackbox.replies import content
 from tests.blackbox.server import Server, eventually
 
@@ -54,7 +53,7 @@ def gate() -> Iterator[threading.Event]:
 @pytest.mark.parametrize(
     ("way", "right"),
     [
-        pytest.param(way, Right(504, TIMEOUT, limit), marks=case(22, sent, Right(504, TIMEOUT, limit)), id=way)
+        pytest.param(way, Right(504, TIMEOUT, limit), marks=field_case(22, sent, Right(504, TIMEOUT, limit)), id=way)
         for way, sent, limit in (
             ("silent", "an origin that accepts and never answers", "fetch.first_byte_seconds"),
             ("stalled", "one that stops sending after its head", "fetch.read_seconds"),
@@ -77,12 +76,12 @@ def test_slow_origins(tight: Server, web: Origin, gate: threading.Event, way: st
             pytest.param(
                 code,
                 REJECTED,
-                marks=case(23, "an origin that answers 400, 401, 403, 404, 410, 451: no retry", REJECTED),
+                marks=field_case(23, "an origin that answers 400, 401, 403, 404, 410, 451: no retry", REJECTED),
             )
             for code in (400, 401, 403, 404, 410, 451)
         ),
         *(
-            pytest.param(code, FAILED, marks=case(23, "an origin that answers 429, 500, 502, 503, 504", FAILED))
+            pytest.param(code, FAILED, marks=field_case(23, "an origin that answers 429, 500, 502, 503, 504", FAILED))
             for code in (429, 500, 502, 503, 504)
         ),
     ],
@@ -97,7 +96,7 @@ def test_failures_of_an_origin(http: httpx.Client, guarded: Server, media: Origi
     assert "Traceback" not in guarded.log_text()
 
 
-@case(23, "an origin that fails once, or drops the connection once: tried again", ANSWERED)
+@field_case(23, "an origin that fails once, or drops the connection once: tried again", ANSWERED)
 @pytest.mark.parametrize("first", [status(503), None], ids=["503", "dropped"])
 def test_one_retry(http: httpx.Client, media: Origin, first: Answer | None) -> None:
     path = "/flaky" if first else "/dropping"
@@ -112,7 +111,7 @@ def only_for_known_clients(handler: BaseHTTPRequestHandler) -> None:
     (status(403) if anonymous else body(RED))(handler)
 
 
-@case(24, "an origin that refuses clients without a User-Agent of their own, behind a redirect", ANSWERED)
+@field_case(24, "an origin that refuses clients without a User-Agent of their own, behind a redirect", ANSWERED)
 def test_user_agent_on_every_hop(http: httpx.Client, media: Origin) -> None:
     media.pages["/polite.png"] = only_for_known_clients
     media.pages["/to-polite"] = redirect("/polite.png")
@@ -121,7 +120,7 @@ def test_user_agent_on_every_hop(http: httpx.Client, media: Origin) -> None:
     assert all(sent["User-Agent"].startswith("foveate/") for sent in media.headers)
 
 
-@case(24, "an origin that answers 403 to us", REJECTED)
+@field_case(24, "an origin that answers 403 to us", REJECTED)
 def test_403_is_told(http: httpx.Client, media: Origin, right: Right) -> None:
     media.pages["/forbidden.png"] = raw(
         head("Content-Length: 25", status="403 Forbidden") + b"Please set a user-agent. "
@@ -132,7 +131,7 @@ def test_403_is_told(http: httpx.Client, media: Origin, right: Right) -> None:
     assert "Please set" not in error["message"]
 
 
-@case(25, "a body without an end; one announced as larger than allowed, with nothing behind it", TOO_LARGE)
+@field_case(25, "a body without an end; one announced as larger than allowed, with nothing behind it", TOO_LARGE)
 @pytest.mark.parametrize("way", ["endless", "announced"])
 def test_too_many_bytes(http: httpx.Client, media: Origin, gate: threading.Event, right: Right, way: str) -> None:
     announced = raw(head("Content-Type: image/png", "Content-Length: 99999999999"))
@@ -141,7 +140,7 @@ def test_too_many_bytes(http: httpx.Client, media: Origin, gate: threading.Event
     assert error["limit"] == 32 * 2**20
 
 
-@case(
+@field_case(
     25,
     "a length that is no number, more data than announced, two lengths, a body that ends early, an answer that is no HTTP",
     FAILED,
@@ -168,7 +167,7 @@ def test_answers_that_are_no_http(http: httpx.Client, media: Origin, right: Righ
     right.check(http.post(CHAT, json=ask(f"{media.url}/wrong")), param=PART)
 
 
-BOMB = case_file("case026_64MiB_zeros_content_encoding.gz")
+BOMB = case("case026_64MiB_zeros_content_encoding.gz")
 
 
 TWICE = "twice gzip, `deflate` that is none, br, zstd, a coding that nobody knows"
@@ -182,7 +181,7 @@ TWICE = "twice gzip, `deflate` that is none, br, zstd, a coding that nobody know
                 codings,
                 data,
                 TOO_LARGE,
-                marks=case(26, "64 MiB of zeros as gzip, x-gzip, deflate", TOO_LARGE),
+                marks=field_case(26, "64 MiB of zeros as gzip, x-gzip, deflate", TOO_LARGE),
                 id=codings,
             )
             for codings, data in (
@@ -193,7 +192,7 @@ TWICE = "twice gzip, `deflate` that is none, br, zstd, a coding that nobody know
             )
         ),
         *(
-            pytest.param(codings, data, REJECTED, marks=case(26, TWICE, REJECTED), id=f"{codings} {len(data)}")
+            pytest.param(codings, data, REJECTED, marks=field_case(26, TWICE, REJECTED), id=f"{codings} {len(data)}")
             for codings, data in (
                 ("gzip, gzip", zipped(BOMB)),
                 ("deflate", BOMB),
@@ -215,13 +214,13 @@ def test_compressed_bodies(
     eventually("its memory to be free", lambda: guarded.metrics().total("foveate_arena_used_bytes") <= before)
 
 
-@case(26, "a picture as `Content-Encoding: gzip`, although not asked for", ANSWERED)
+@field_case(26, "a picture as `Content-Encoding: gzip`, although not asked for", ANSWERED)
 def test_compressed_pictures(http: httpx.Client, media: Origin) -> None:
     media.pages["/packed.png"] = encoded_as("gzip", zipped(RED))
     assert content(http.post(CHAT, json=ask(f"{media.url}/packed.png"))) == "A red circle."
 
 
-@case(26, "`Content-Encoding: identity`, and no encoding asked for", ANSWERED)
+@field_case(26, "`Content-Encoding: identity`, and no encoding asked for", ANSWERED)
 def test_identity_is_asked_for(http: httpx.Client, media: Origin) -> None:
     media.pages["/plain"] = encoded_as("identity", RED)
     media.headers.clear()
@@ -229,7 +228,7 @@ def test_identity_is_asked_for(http: httpx.Client, media: Origin) -> None:
     assert media.headers[0].get("Accept-Encoding", "identity") == "identity"
 
 
-@case(
+@field_case(
     27,
     "`/a%27b.jpg?X-Sig=a%2Fb%2Bc%3D`, `%7E`, `%2e%2e`, `%e4`, `;=+,`: on the wire as given, also from a Location",
     ANSWERED,
@@ -256,7 +255,7 @@ def test_signed_urls(http: httpx.Client, media: Origin, target: str) -> None:
         assert media.targets[-1] == target
 
 
-@case(27, "a fragment is not sent", ANSWERED)
+@field_case(27, "a fragment is not sent", ANSWERED)
 def test_fragments(http: httpx.Client, media: Origin) -> None:
     media.pages["/fragment.png"] = body(RED)
     media.pages["/to-fragment"] = redirect("/fragment.png?a=b#there")
@@ -265,7 +264,9 @@ def test_fragments(http: httpx.Client, media: Origin) -> None:
         assert media.targets[-1] == "/fragment.png?a=b"
 
 
-@case(29, "5 requests at once of 16 pictures each, all from one origin that takes 300 ms: all are answered", ANSWERED)
+@field_case(
+    29, "5 requests at once of 16 pictures each, all from one origin that takes 300 ms: all are answered", ANSWERED
+)
 def test_many_urls_of_one_origin(guarded: Server, media: Origin) -> None:
     pictures = [encoded(one("blue", "square", seed=seed, size=(56, 56))) for seed in range(16)]
     for number in range(80):
@@ -282,14 +283,16 @@ def test_many_urls_of_one_origin(guarded: Server, media: Origin) -> None:
             assert response.json()["usage"]["prompt_tokens_details"]["images"] == 16
 
 
-@case(30, "200 with a page of HTML or JSON, `Not Found`, served as a picture: it says what it looks like", NO_MEDIA)
+@field_case(
+    30, "200 with a page of HTML or JSON, `Not Found`, served as a picture: it says what it looks like", NO_MEDIA
+)
 @pytest.mark.parametrize(
     ("data", "looks"),
     [
-        (case_file("case030_html_error_page.jpg"), "HTML"),
+        (case("case030_html_error_page.jpg"), "HTML"),
         (b"\n\n  <HTML><body>login</body></HTML>", "HTML"),
         (b"\xef\xbb\xbf<!DOCTYPE html><title>x</title>", "HTML"),
-        (case_file("case030_json_error_body.png"), "JSON"),
+        (case("case030_json_error_body.png"), "JSON"),
         (b'[{"error": "no"}]', "JSON"),
         (b"Not Found", ""),
         (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "XML"),
@@ -305,7 +308,7 @@ def test_error_pages(http: httpx.Client, media: Origin, right: Right, data: byte
     assert content(http.post(CHAT, json=ask(f"{media.url}/page.jpg"))) == "A red circle."
 
 
-@case(
+@field_case(
     31,
     "PNG as `image/webp`, JPEG as `application/octet-stream`, as `image/jpg`, as `text/html`, without a type: the bytes decide",
     ANSWERED,
@@ -321,7 +324,9 @@ def test_declared_types(http: httpx.Client, media: Origin, form: str, mime: str)
     assert content(http.post(CHAT, json=ask(f"{media.url}/typed"))) == "A red circle."
 
 
-@case(32, "301, 302, 303, 307, 308; a Location that is absolute, relative, scheme-relative, with a fragment", ANSWERED)
+@field_case(
+    32, "301, 302, 303, 307, 308; a Location that is absolute, relative, scheme-relative, with a fragment", ANSWERED
+)
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_ordinary_redirects(http: httpx.Client, media: Origin, code: int) -> None:
     media.pages["/img/a.png"] = body(RED)
@@ -338,7 +343,7 @@ def test_ordinary_redirects(http: httpx.Client, media: Origin, code: int) -> Non
         assert content(http.post(CHAT, json=ask(f"{media.url}/img/moved"))) == "A red circle.", place
 
 
-@case(32, "11 hops, one hop more than allowed", Right(400, "media_fetch_rejected", "max_redirects"))
+@field_case(32, "11 hops, one hop more than allowed", Right(400, "media_fetch_rejected", "max_redirects"))
 def test_too_many_redirects(http: httpx.Client, media: Origin, right: Right) -> None:
     for hop in range(11):
         media.pages[f"/long{hop}"] = redirect(f"/long{hop + 1}")
@@ -349,7 +354,7 @@ def test_too_many_redirects(http: httpx.Client, media: Origin, right: Right) -> 
     assert content(http.post(CHAT, json=ask(f"{media.url}/long8"))) == "A red circle."
 
 
-@case(
+@field_case(
     32,
     "a loop of two, a redirect to itself, one without a Location or with an empty one",
     Right(400, "media_fetch_rejected"),
@@ -380,7 +385,9 @@ def test_redirects_to_nowhere(
     assert media.gets["/nowhere"] - before <= 2
 
 
-@case(35, "signed URLs whose host refuses, is forbidden, or fails: the signature is in no log and no answer", FAILED)
+@field_case(
+    35, "signed URLs whose host refuses, is forbidden, or fails: the signature is in no log and no answer", FAILED
+)
 @pytest.mark.parametrize("where", ["refuses", "fails"])
 def test_signatures_are_not_logged(
     http: httpx.Client, guarded: Server, media: Origin, right: Right, where: str
@@ -394,7 +401,7 @@ def test_signatures_are_not_logged(
         assert "SECRET" not in told
 
 
-@case(34, "a picture of 7/8 of `max_item_bytes`, whose base64 is larger than the limit", ANSWERED)
+@field_case(34, "a picture of 7/8 of `max_item_bytes`, whose base64 is larger than the limit", ANSWERED)
 def test_limits_are_of_bytes_not_of_base64(tight: Server) -> None:
     limit = 256 * 1024
     data = RED + b"\x00" * (limit * 7 // 8 - len(RED))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from tests.blackbox.field_cases.conftest import CHAT
-from tests.blackbox.field_cases.marks import ANSWERED, Right, case
+from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.pictures import CASES, ask, chat, encoded, image, noise, one, user
 from tests.blackbox.replies import content, joined, stream
 from tests.blackbox.server import Server
@@ -54,7 +54,7 @@ def recorded(cases: dict[int, tuple[str, tuple[str, ...]]], right: Right) -> pyt
     return pytest.mark.parametrize(
         "name",
         [
-            pytest.param(name, marks=case(number, sent, right), id=name)
+            pytest.param(name, marks=field_case(number, sent, right), id=name)
             for number, (sent, names) in cases.items()
             for name in names
         ],
@@ -99,7 +99,7 @@ def test_refused_forms(http: httpx.Client, right: Right, name: str) -> None:
     assert HINTS.get(name, "") in error["message"]
 
 
-@case(38, "`data:image/svg+xml,%3Csvg…`, `data:image/png,%89PNG…`", INVALID)
+@field_case(38, "`data:image/svg+xml,%3Csvg…`, `data:image/png,%89PNG…`", INVALID)
 @pytest.mark.parametrize(
     "url",
     ["data:image/svg+xml,%3Csvg/%3E", "data:image/png,%89PNG%0D%0A", "data:,", "data:", "data:image/png;base64x,AAAA"],
@@ -108,12 +108,12 @@ def test_percent_encoded_data(http: httpx.Client, right: Right, url: str) -> Non
     right.check(http.post(CHAT, json=ask(url)), param=PART)
 
 
-@case(45, "`data:;base64,` with a picture", ANSWERED)
+@field_case(45, "`data:;base64,` with a picture", ANSWERED)
 def test_no_type_at_all(http: httpx.Client) -> None:
     assert content(http.post(CHAT, json=ask(f"data:;base64,{B64}"))) == "A red circle."
 
 
-@case(
+@field_case(
     46,
     "one data URL at once and streamed, in a small body and in a large one, as string and as object: the same answer",
     ANSWERED,
@@ -130,7 +130,9 @@ def test_every_way_to_send_a_picture(http: httpx.Client) -> None:
         assert whole.json()["usage"] == large.json()["usage"]
 
 
-@case(46, "a malformed data URL at once and streamed, in a small body and in a large one: the same refusal", INVALID)
+@field_case(
+    46, "a malformed data URL at once and streamed, in a small body and in a large one: the same refusal", INVALID
+)
 def test_every_way_to_send_a_bad_one(http: httpx.Client, right: Right) -> None:
     body = ask(f"data:image/png;base64,{B64}!")
     told = [
@@ -146,7 +148,7 @@ def test_every_way_to_send_a_bad_one(http: httpx.Client, right: Right) -> None:
     assert len(set(told)) == 1, told
 
 
-@case(47, "one inline picture of 12.9 MiB (base64: 18 MiB)", ANSWERED)
+@field_case(47, "one inline picture of 12.9 MiB (base64: 18 MiB)", ANSWERED)
 def test_a_large_inline_picture(http: httpx.Client) -> None:
     data = noise(47, 2125)
     assert 12.8 * 2**20 < len(data) < 13.5 * 2**20
@@ -156,7 +158,7 @@ def test_a_large_inline_picture(http: httpx.Client) -> None:
     assert response.json()["usage"]["prompt_tokens_details"]["images"] == 1
 
 
-@case(47, "one inline picture of more bytes than one may have", Right(413, "media_too_large", "max_item_bytes"))
+@field_case(47, "one inline picture of more bytes than one may have", Right(413, "media_too_large", "max_item_bytes"))
 def test_a_picture_over_the_limit(http: httpx.Client, right: Right) -> None:
     url = f"data:image/png;base64,{base64.b64encode(RED + bytes(33 * 2**20)).decode()}"
     error = right.check(http.post(CHAT, json=chat(user(image(url), "x"))), param=PART)

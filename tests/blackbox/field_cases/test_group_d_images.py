@@ -17,10 +17,9 @@ import pytest
 from PIL import Image
 from tests.blackbox.field_cases.conftest import CHAT
 from tests.blackbox.field_cases.listeners import Trap, trap
-from tests.blackbox.field_cases.marks import ANSWERED, Right, case
+from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.origins import Origin, body
-from tests.blackbox.pictures import ask, data_url, encoded, one, url_of
-from tests.blackbox.pictures import case as case_file
+from tests.blackbox.pictures import ask, case, data_url, encoded, one, url_of
 from tests.blackbox.replies import assert_no_address, content
 from tests.blackbox.server import Server
 
@@ -48,20 +47,20 @@ def flat(width: int, height: int) -> bytes:
     return encoded(Image.new("RGB", (width, height), (200, 30, 30)))
 
 
-@case(55, "1×1, 2×2, 150×1", ANSWERED)
-@case(57, "26×28, 305×30, 30×150", ANSWERED)
-@case(58, "31×639", ANSWERED)
+@field_case(55, "1×1, 2×2, 150×1", ANSWERED)
+@field_case(57, "26×28, 305×30, 30×150", ANSWERED)
+@field_case(58, "31×639", ANSWERED)
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(case_file("case055_1x1.png"), id="1x1"),
+        pytest.param(case("case055_1x1.png"), id="1x1"),
         pytest.param(flat(150, 1), id="150x1"),
         pytest.param(flat(2, 2), id="2x2"),
-        pytest.param(case_file("case057_26x28.png"), id="26x28"),
-        pytest.param(case_file("case057_305x30.png"), id="305x30"),
-        pytest.param(case_file("case058_31x639.png"), id="31x639"),
-        pytest.param(case_file("case084_zeros_150x30.png"), id="150x30"),
-        pytest.param(case_file("case084_zeros_30x150.png"), id="30x150"),
+        pytest.param(case("case057_26x28.png"), id="26x28"),
+        pytest.param(case("case057_305x30.png"), id="305x30"),
+        pytest.param(case("case058_31x639.png"), id="31x639"),
+        pytest.param(case("case084_zeros_150x30.png"), id="150x30"),
+        pytest.param(case("case084_zeros_30x150.png"), id="30x150"),
     ],
 )
 def test_small_and_thin_pictures(http: httpx.Client, web: Origin, data: bytes) -> None:
@@ -69,13 +68,13 @@ def test_small_and_thin_pictures(http: httpx.Client, web: Origin, data: bytes) -
         content(response)
 
 
-@case(55, "499×1, 1×499, 1×5000, 5000×1", SHAPE)
-@case(57, "1608×8 (ratio 201), 32768×2", SHAPE)
+@field_case(55, "499×1, 1×499, 1×5000, 5000×1", SHAPE)
+@field_case(57, "1608×8 (ratio 201), 32768×2", SHAPE)
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(case_file("case057_1608x8_ratio201.png"), id="1608x8"),
-        pytest.param(case_file("case055_499x1.png"), id="499x1"),
+        pytest.param(case("case057_1608x8_ratio201.png"), id="1608x8"),
+        pytest.param(case("case055_499x1.png"), id="499x1"),
         pytest.param(flat(1, 499), id="1x499"),
         pytest.param(flat(1, 5000), id="1x5000"),
         pytest.param(flat(5000, 1), id="5000x1"),
@@ -119,13 +118,13 @@ WIDTH = Right(413, "image_too_large", "max_image_width")
 @pytest.mark.parametrize(
     ("data", "mime", "right"),
     [
-        pytest.param(data, mime, right, id=name, marks=case(59, sent, right))
+        pytest.param(data, mime, right, id=name, marks=field_case(59, sent, right))
         for right, sent, bombs in (
-            (PIXELS, "196 Mpx in 219 KB", [("14000x14000", case_file("case059_14000x14000_gray.png"), "image/png")]),
+            (PIXELS, "196 Mpx in 219 KB", [("14000x14000", case("case059_14000x14000_gray.png"), "image/png")]),
             (
                 PIXELS,
                 "66 bytes that announce 60000×60000",
-                [("60000x60000", case_file("case059_header_60000x60000.png"), "image/png")],
+                [("60000x60000", case("case059_header_60000x60000.png"), "image/png")],
             ),
             (
                 PIXELS,
@@ -156,7 +155,9 @@ def test_bombs_are_refused_by_their_header(
     assert {process.pid for process in server.processes()} == {process.pid for process in processes}
 
 
-@case(59, "a GIF and a WebP of 1,200 frames of one pixel", Right(400, "too_many_frames", "media.animation_frames_max"))
+@field_case(
+    59, "a GIF and a WebP of 1,200 frames of one pixel", Right(400, "too_many_frames", "media.animation_frames_max")
+)
 @pytest.mark.parametrize("form", ["GIF", "WEBP"])
 def test_animations_of_very_many_frames(http: httpx.Client, web: Origin, right: Right, form: str) -> None:
     options = {"lossless": True} if form == "WEBP" else {}
@@ -192,12 +193,12 @@ RARE = {
 }
 
 
-@case(
+@field_case(
     60,
     "FITS, PSD, ICO, McIdas, PCX, SGI, ICNS, EPS, WMF, TGA, … : no decoder sees them; what is accepted is named",
     NO_MEDIA,
 )
-@case(68, "JPEG 2000, in a file and as a bare code stream", NO_MEDIA)
+@field_case(68, "JPEG 2000, in a file and as a bare code stream", NO_MEDIA)
 @pytest.mark.parametrize("name", RARE)
 def test_rare_formats(http: httpx.Client, web: Origin, right: Right, name: str) -> None:
     for response in both_ways(http, web, RARE[name], "image/png"):
@@ -206,7 +207,7 @@ def test_rare_formats(http: httpx.Client, web: Origin, right: Right, name: str) 
             assert accepted.lower() in error["message"].lower()
 
 
-@case(68, "a real JPEG 2000 picture, eight times at once", NO_MEDIA)
+@field_case(68, "a real JPEG 2000 picture, eight times at once", NO_MEDIA)
 def test_jpeg_2000_at_once(server: Server, right: Right) -> None:
     data = encoded(Image.effect_noise((256, 256), 40), "JPEG2000")
 
@@ -219,14 +220,14 @@ def test_jpeg_2000_at_once(server: Server, right: Right) -> None:
             right.check(response, param=PART)
 
 
-@case(
+@field_case(
     61,
     "five bytes of garbage: no address in body, headers or events; other errors of all tests are held to the same",
     NO_MEDIA,
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_garbage(http: httpx.Client, web: Origin, right: Right, streamed: bool) -> None:
-    data = case_file("case061_garbage5.bin")
+    data = case("case061_garbage5.bin")
     web.pages["/garbage"] = body(data)
     for url in (data_url(data), f"{web.url}/garbage"):
         response = http.post(CHAT, json=ask(url, stream=streamed))
@@ -237,11 +238,11 @@ def test_garbage(http: httpx.Client, web: Origin, right: Right, streamed: bool) 
 JPEG = encoded(one("red", "circle"), "JPEG", quality=90)
 
 
-@case(62, "half a JPEG", DAMAGED)
+@field_case(62, "half a JPEG", DAMAGED)
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(case_file("case062_half.jpg"), id="half"),
+        pytest.param(case("case062_half.jpg"), id="half"),
         pytest.param(JPEG[: len(JPEG) // 2], id="half of ours"),
     ],
 )
@@ -250,42 +251,42 @@ def test_cut_jpegs(http: httpx.Client, web: Origin, right: Right, data: bytes) -
         right.check(response, param=PART)
 
 
-@case(62, "a JPEG that lacks nothing but its end marker", ANSWERED)
+@field_case(62, "a JPEG that lacks nothing but its end marker", ANSWERED)
 def test_missing_end_marker(http: httpx.Client, web: Origin) -> None:
-    for response in both_ways(http, web, case_file("case062_no_eoi.jpg"), "image/jpeg"):
+    for response in both_ways(http, web, case("case062_no_eoi.jpg"), "image/jpeg"):
         content(response)
     for response in both_ways(http, web, JPEG[:-2], "image/jpeg", tokens=24):
         assert content(response) == "A red circle."
 
 
-@case(62, "a JPEG followed by garbage", ANSWERED)
+@field_case(62, "a JPEG followed by garbage", ANSWERED)
 def test_bytes_after_the_picture(http: httpx.Client, web: Origin) -> None:
     for response in both_ways(http, web, JPEG + b"garbage" * 100, "image/jpeg", tokens=24):
         assert content(response) == "A red circle."
 
 
-@case(65, "HEIC as `image/jpeg`, brands heic, heix, mif1: named as what it is", NO_MEDIA)
+@field_case(65, "HEIC as `image/jpeg`, brands heic, heix, mif1: named as what it is", NO_MEDIA)
 @pytest.mark.parametrize("brand", [b"heic", b"heix", b"hevc", b"mif1", b"msf1"])
 def test_heic(http: httpx.Client, web: Origin, right: Right, brand: bytes) -> None:
-    data = case_file("case065_ftypheic_named.jpg").replace(b"heic", brand)
+    data = case("case065_ftypheic_named.jpg").replace(b"heic", brand)
     for response in both_ways(http, web, data, "image/jpeg"):
         error = right.check(response, param=PART)
         assert "HEI" in error["message"].upper()
 
 
-@case(65, "brand mp42 under `image_url`: not a picture", NO_MEDIA)
+@field_case(65, "brand mp42 under `image_url`: not a picture", NO_MEDIA)
 def test_video_as_picture(http: httpx.Client, web: Origin, right: Right) -> None:
     for data in (
-        case_file("case079_ftyp_only.mp4"),
+        case("case079_ftyp_only.mp4"),
         b"\x00\x00\x00\x18ftypmp42\x00\x00\x00\x00mp42isom" + b"\x00" * 64,
     ):
         for response in both_ways(http, web, data, "image/jpeg"):
             right.check(response, param=PART)
 
 
-@case(66, "a 32×32 AVIF", ANSWERED)
+@field_case(66, "a 32×32 AVIF", ANSWERED)
 def test_avif(http: httpx.Client, web: Origin) -> None:
-    for response in both_ways(http, web, case_file("case066_32x32.avif"), "image/avif"):
+    for response in both_ways(http, web, case("case066_32x32.avif"), "image/avif"):
         content(response)
     shape = encoded(one("red", "circle"), "AVIF", quality=90)
     assert content(http.post(CHAT, json=ask(data_url(shape, "image/jpeg")))) == "A red circle."
@@ -297,11 +298,13 @@ def outside() -> Iterator[Trap]:
         yield made
 
 
-@case(67, "SVG with an external reference and an entity, PDF, HTML: nothing is rendered, nobody is asked", NO_MEDIA)
+@field_case(
+    67, "SVG with an external reference and an entity, PDF, HTML: nothing is rendered, nobody is asked", NO_MEDIA
+)
 @pytest.mark.parametrize(
     "data",
     [
-        case_file("case067_external_ref.svg"),
+        case("case067_external_ref.svg"),
         b"<svg xmlns='http://www.w3.org/2000/svg'><image href='http://127.0.0.1:{port}/'/></svg>",
         b"<?xml version='1.0'?><!DOCTYPE svg [<!ENTITY x SYSTEM 'http://127.0.0.1:{port}/x'>]><svg>&x;</svg>",
         b"\xef\xbb\xbf \n<!-- --><svg><use href='http://127.0.0.1:{port}/'/></svg>",
@@ -317,9 +320,9 @@ def test_documents(http: httpx.Client, web: Origin, outside: Trap, right: Right,
     assert outside.connections == 0
 
 
-@case(53, "16-bit grey as PNG, TIFF; 32-bit float as TIFF", ANSWERED)
+@field_case(53, "16-bit grey as PNG, TIFF; 32-bit float as TIFF", ANSWERED)
 def test_deep_pictures_are_answered(http: httpx.Client, web: Origin) -> None:
-    ramp = Image.open(io.BytesIO(case_file("case053_ramp16.png")))
-    for data in (case_file("case053_ramp16.png"), encoded(ramp, "TIFF"), encoded(ramp.convert("F"), "TIFF")):
+    ramp = Image.open(io.BytesIO(case("case053_ramp16.png")))
+    for data in (case("case053_ramp16.png"), encoded(ramp, "TIFF"), encoded(ramp.convert("F"), "TIFF")):
         for response in both_ways(http, web, data):
             content(response)

@@ -15,7 +15,7 @@ import openai
 import pytest
 from tests.blackbox.field_cases.conftest import CHAT
 from tests.blackbox.field_cases.listeners import head
-from tests.blackbox.field_cases.marks import ANSWERED, Right, case
+from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.origins import Origin, body, status
 from tests.blackbox.pictures import DESCRIBE, ask, chat, data_url, encoded, image, one, text, url_of, user
 from tests.blackbox.replies import assert_typed, content, events
@@ -37,7 +37,7 @@ def named(url: str, name: str) -> dict[str, Any]:
     return {**image(url), "uuid": name}
 
 
-@case(
+@field_case(
     101, "one `uuid` for two pictures of different sizes, one after the other and at once: the engine lives", CONFLICT
 )
 def test_reused_names(server: Server, http: httpx.Client, right: Right) -> None:
@@ -64,7 +64,7 @@ def turns(*urls: str) -> dict[str, Any]:
     return chat(*messages, user("And now without a picture."), max_tokens=3)
 
 
-@case(102, "17 turns with a picture each, then one without, limit 16", TOO_MANY)
+@field_case(102, "17 turns with a picture each, then one without, limit 16", TOO_MANY)
 def test_resent_history_over_the_limit(http: httpx.Client, right: Right) -> None:
     error = right.check(http.post(CHAT, json=turns(*[url_of(one("red", "circle"))] * 17)), param="messages")
     assert (error["limit"], error["actual"]) == (16, 17)
@@ -88,7 +88,7 @@ def counts_what_is_aborted(aborted: list[str], started: threading.Event) -> Any:
     return answer
 
 
-@case(
+@field_case(
     104, "a client that leaves during the download: the origin sees it aborted", "connection closed, nothing in flight"
 )
 def test_download_ends_with_its_client(server: Server, web: Origin) -> None:
@@ -102,7 +102,7 @@ def test_download_ends_with_its_client(server: Server, web: Origin) -> None:
     server.wait_idle()
 
 
-@case(107, "pictures inline and by URL: each is counted in `usage`", ANSWERED)
+@field_case(107, "pictures inline and by URL: each is counted in `usage`", ANSWERED)
 def test_no_picture_is_dropped(http: httpx.Client, web: Origin) -> None:
     web.pages["/counted.png"] = body(encoded(one("blue", "star")))
     url = f"{web.url}/counted.png"
@@ -119,7 +119,7 @@ def padded(body_bytes: int) -> bytes:
     return json.dumps(ask(data_url(RED + bytes(body_bytes * 3 // 4 - len(RED))))).encode()
 
 
-@case(110, "bodies of 1.9, 2.1, 5.1, 32.1 MiB, with and without a length", ANSWERED)
+@field_case(110, "bodies of 1.9, 2.1, 5.1, 32.1 MiB, with and without a length", ANSWERED)
 @pytest.mark.parametrize("mebibytes", [1.9, 2.1, 5.1, 32.1])
 @pytest.mark.parametrize("length", [True, False], ids=["length", "chunked"])
 def test_ordinary_bodies(http: httpx.Client, mebibytes: float, length: bool) -> None:
@@ -128,7 +128,7 @@ def test_ordinary_bodies(http: httpx.Client, mebibytes: float, length: bool) -> 
     assert content(http.post(CHAT, content=sent, headers={"content-type": "application/json"})) == "A red circle."
 
 
-@case(
+@field_case(
     110,
     "a body larger than `server.body_bytes_max`, with and without a length",
     Right(413, "body_too_large", "server.body_bytes_max"),
@@ -147,14 +147,14 @@ def test_body_over_the_limit(tight: Server, right: Right, length: bool) -> None:
         assert error["limit"] == 2**20
 
 
-@case(112, "`n: 0`, `max_tokens: 0`", Right(400, "invalid_parameter"))
+@field_case(112, "`n: 0`, `max_tokens: 0`", Right(400, "invalid_parameter"))
 @pytest.mark.parametrize("fields", [{"n": 0}, {"n": -1}, {"max_tokens": 0}, {"n": 0, "stream": True}])
 def test_nothing_to_generate(http: httpx.Client, right: Right, fields: dict[str, Any]) -> None:
     error = right.check(http.post(CHAT, json={**chat(user("Hello!")), **fields}))
     assert error["param"] in fields
 
 
-@case(
+@field_case(
     112,
     "the engine is killed after five tokens of a stream: one error event, then `[DONE]`, then the end",
     "200, then `engine_failed`",
@@ -174,7 +174,7 @@ def test_engine_killed_in_a_stream(plain: Server) -> None:
     eventually("the server to be ready again", plain.ready)
 
 
-@case(113, "50 requests at once with distinct texts and a picture each", ANSWERED)
+@field_case(113, "50 requests at once with distinct texts and a picture each", ANSWERED)
 def test_many_distinct_texts_at_once(server: Server) -> None:
     def send(number: int) -> httpx.Response:
         with server.client(seconds=120) as client:
@@ -186,14 +186,14 @@ def test_many_distinct_texts_at_once(server: Server) -> None:
             content(response)
 
 
-@case(115, "33 pictures of 1920×1080 in one request", TOO_MANY)
+@field_case(115, "33 pictures of 1920×1080 in one request", TOO_MANY)
 def test_very_many_pictures(http: httpx.Client, right: Right) -> None:
     picture = image(url_of(one("red", "circle", size=(1920, 1080))))
     error = right.check(http.post(CHAT, json=chat(user(*[picture] * 33, "x"))), param="messages")
     assert (error["limit"], error["actual"]) == (16, 33)
 
 
-@case(115, "16 pictures of 5000×4000 in one request", Right(413, "media_total_too_large", "max_total_pixels"))
+@field_case(115, "16 pictures of 5000×4000 in one request", Right(413, "media_total_too_large", "max_total_pixels"))
 def test_too_many_pixels_in_all(http: httpx.Client, right: Right) -> None:
     from PIL import Image
 
@@ -203,7 +203,7 @@ def test_too_many_pixels_in_all(http: httpx.Client, right: Right) -> None:
     assert error["actual"] > error["limit"]
 
 
-@case(115, "one picture of 8000×8001", Right(413, "image_too_large", "max_image_pixels"))
+@field_case(115, "one picture of 8000×8001", Right(413, "image_too_large", "max_image_pixels"))
 def test_one_very_large_picture(http: httpx.Client, right: Right) -> None:
     from PIL import Image
 
@@ -214,7 +214,7 @@ def test_one_very_large_picture(http: httpx.Client, right: Right) -> None:
 PICKLE = base64.b64encode(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x00." * 20).decode()
 
 
-@case(116, "`image_embeds` as a content part, in every form", Right(400, "invalid_content_part"))
+@field_case(116, "`image_embeds` as a content part, in every form", Right(400, "invalid_content_part"))
 @pytest.mark.parametrize(
     "part",
     [
@@ -228,7 +228,7 @@ def test_embeddings_as_input(http: httpx.Client, right: Right, part: dict[str, A
     right.check(http.post(CHAT, json=chat(user(part, "x"))), param=PART)
 
 
-@case(
+@field_case(
     116, "`prompt_embeds` beside a prompt; a picture that is a `.npy` or a pickle", Right(400, "unsupported_parameter")
 )
 def test_embeddings_as_prompt(http: httpx.Client, right: Right) -> None:
@@ -238,7 +238,7 @@ def test_embeddings_as_prompt(http: httpx.Client, right: Right) -> None:
         Right(415, "media_unsupported").check(http.post(CHAT, json=ask(data_url(data))), param=PART)
 
 
-@case(117, "`n: 4` with one picture: one encode, counted once", ANSWERED)
+@field_case(117, "`n: 4` with one picture: one encode, counted once", ANSWERED)
 def test_several_choices_of_one_picture(server: Server, http: httpx.Client) -> None:
     before = server.metrics()
     response = http.post(CHAT, json=ask(url_of(one("purple", "star", seed=117)), n=4))
@@ -252,12 +252,12 @@ def test_several_choices_of_one_picture(server: Server, http: httpx.Client) -> N
     eventually("nothing pinned", lambda: all(server.metrics().total(name) == 0 for name in pinned))
 
 
-@case(
+@field_case(
     119,
     "bad pictures through OpenAI's client, which retries: sent once, and its exception has code and param",
     "415, 413, 400 of one attempt each",
 )
-@case(130, "the same: permanent failures are tried once, by the client and by us", "one attempt, one GET")
+@field_case(130, "the same: permanent failures are tried once, by the client and by us", "one attempt, one GET")
 def test_the_official_client_does_not_repeat(server: Server, model: str, web: Origin) -> None:
     web.pages["/gone.png"] = status(410)
     web.gets.clear()
@@ -280,7 +280,7 @@ def test_the_official_client_does_not_repeat(server: Server, model: str, web: Or
     assert web.gets["/gone.png"] == 1
 
 
-@case(
+@field_case(
     130,
     "an origin that always fails, for a client that does not repeat: two attempts at most",
     Right(502, "media_fetch_failed"),
@@ -291,7 +291,7 @@ def test_failures_that_pass_are_tried_twice(http: httpx.Client, web: Origin, rig
     assert web.gets["/always503"] == 2
 
 
-@case(
+@field_case(
     104, "50 clients that leave while queued, during the download, during decode and in the stream", "nothing in flight"
 )
 def test_clients_that_leave_at_any_time(server: Server, web: Origin) -> None:
@@ -315,7 +315,7 @@ def test_clients_that_leave_at_any_time(server: Server, web: Origin) -> None:
     eventually("nothing busy", lambda: all(server.metrics().total(name) == 0 for name in busy))
 
 
-@case(
+@field_case(
     112,
     "a picture that cannot be decoded, streamed: the refusal comes before the stream",
     Right(422, "media_undecodable"),

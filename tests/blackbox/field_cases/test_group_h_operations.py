@@ -12,7 +12,7 @@ import aiohttp
 import httpx
 import pytest
 from tests.blackbox.field_cases.conftest import CHAT
-from tests.blackbox.field_cases.marks import Right, case
+from tests.blackbox.field_cases.marks import Right, field_case
 from tests.blackbox.pictures import ask, chat, encoded, one, url_of, user
 from tests.blackbox.server import Server
 
@@ -31,7 +31,7 @@ def series(server: Server) -> set[str]:
     return {line.rpartition(" ")[0] for line in lines if line and not line.startswith("#")}
 
 
-@case(
+@field_case(
     120,
     "200 made-up models, 200 hosts, 200 unknown parameters: no series of their own",
     "404, 400, 400; the series stay those there were",
@@ -53,7 +53,7 @@ def test_labels_are_a_closed_set(server: Server, http: httpx.Client) -> None:
     assert not any("m-1" in line or "10.1." in line or "made_up" in line for line in after)
 
 
-@case(
+@field_case(
     121,
     "a 5 MB data URL on requests that fail: a bad parameter, no picture, cut base64, an unknown model",
     "400, 415, 400, 404; log lines < 2 KB",
@@ -83,7 +83,7 @@ def test_base64_is_not_logged(server: Server, http: httpx.Client) -> None:
         assert b";base64" not in added
 
 
-@case(125, "200 requests with pictures at once", "200 or 429 for each; none lost")
+@field_case(125, "200 requests with pictures at once", "200 or 429 for each; none lost")
 def test_everyone_gets_an_answer(server: Server) -> None:
     bodies = [
         json.dumps(ask(url_of(one("red", "circle", seed=number % 40, size=(112, 112))), max_tokens=3)).encode()
@@ -109,7 +109,7 @@ def test_everyone_gets_an_answer(server: Server) -> None:
     server.wait_idle()
 
 
-@case(121, "a picture's bytes in the request log: type and byte count only", "no base64, media_bytes counted")
+@field_case(121, "a picture's bytes in the request log: type and byte count only", "no base64, media_bytes counted")
 def test_log_has_counts_instead_of_contents(server: Server, http: httpx.Client) -> None:
     data = encoded(one("orange", "star", seed=121))
     response = http.post(CHAT, json=ask(f"data:image/png;base64,{base64.b64encode(data).decode()}"))
