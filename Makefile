@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
+SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check fix bench clean
+.PHONY: help install serve test check fix fuzz bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -34,6 +35,10 @@ check: $(STAMP) ## Lint, types, import layers
 fix: $(STAMP) ## Mend what the linters can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: $(STAMP) ## Fuzz media workers and bodies, 60 s each (SECONDS=300 for longer, ARGS="media" for one of them)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)
 
 bench: $(STAMP) ## Print the measured ratios (docs/performance.md tells what each compares)
 	$(BIN)/foveate bench $(ARGS)

@@ -12,10 +12,14 @@ import time
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from foveate.core.errors import MediaCostly, StartupError
+from foveate.core.media import ImageOptions
 from foveate.core.memory import Slot
-from foveate.media.messages import JobFailed, Prepare, TooSmall, Unpack, UnpackDone
+from foveate.media.messages import JobFailed, Prepare, TooSmall, Unpack, UnpackDone, WorkerConfig
+from foveate.media.worker import MediaWorker
+from foveate.models.port import ProcessedPicture
 from foveate.runtime.port import Progress, Ready, WorkerContext
 
 
@@ -79,6 +83,21 @@ def media(context: WorkerContext) -> None:
             context.send(TooSmall(job.job_id, 12345))
             continue
         _do(context, job)
+
+
+class SizeOnly:
+    """A processor that takes milliseconds to load instead of the seconds of a model's."""
+
+    def process(self, pixels: np.ndarray, options: ImageOptions) -> ProcessedPicture:
+        return ProcessedPicture("<image>", 1, {"shape": np.array(pixels.shape, np.int64)}, {})
+
+
+def decoding(context: WorkerContext) -> None:
+    """The real media worker, all but the model's processor."""
+    worker = MediaWorker(context, SizeOnly(), msgspec.convert(context.spec.config, WorkerConfig))
+    context.send(Ready({}))
+    while (job := context.receive()) is not None:
+        context.send(worker.reply(job))
 
 
 def _do(context: WorkerContext, job: Unpack) -> None:

@@ -118,6 +118,8 @@ def to_pixels(
     except (MediaUndecodable, MediaCostly, MemoryError):
         raise
     except Exception as error:
+        if "memory" in str(error).lower():
+            raise MemoryError from None  # libjpeg says so in words
         # Decoders raise what they like, and their texts may quote addresses: only the type is kept.
         raise MediaUndecodable(detail=f"{header.format}: {type(error).__name__}") from None
     # Torch warns about memory it may not write to, and Pillow's is such.
