@@ -14,7 +14,7 @@ LENGTH: Final = 257
 ORIENTATION: Final = 274
 COMPRESSION: Final = 259
 COMPRESSIONS: Final = frozenset({1, 2, 3, 4, 5, 7, 8, 32773, 32946})
-"""None, CCITT (fax), LZW, JPEG, Deflate (both numbers), PackBits. Not old JPEG, ZSTD, LZMA, WebP, LERC, JBIG and the rest that libtiff knows."""
+"""None, CCITT (fax), LZW, JPEG, Deflate (both numbers), PackBits. Not old JPEG, ZSTD, LZMA, WebP, LERC, JBIG and the rest."""
 
 ENTRIES_MAX: Final = 1024
 PIECES_MAX: Final = 1 << 18
