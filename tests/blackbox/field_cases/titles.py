@@ -83,6 +83,21 @@ GROUPS: dict[str, dict[int, str]] = {
         82: "Header lies about length",
         83: "GIF as video, video as picture",
     },
+    "E. Video": {
+        69: "One frame fewer than the container says",
+        70: "Frame count 0 or negative",
+        72: "num_frames and fps disagree",
+        73: "Frame lists get invented timestamps",
+        74: "Rotation metadata",
+        76: "Codec missing",
+        77: "Unbounded frames through video/jpeg",
+        78: "Long, very compressible video",
+        79: "Audio only, or an empty container",
+        80: "Bad metadata aborts the process",
+        81: "Memory corruption in the decoder",
+        82: "Header lies about length",
+        83: "GIF as video, video as picture",
+    },
     "G. Serving behaviour": {
         100: "Placeholder token in user text",
         101: "One bad request kills the engine",
@@ -115,4 +130,4 @@ GROUPS: dict[str, dict[int, str]] = {
 }
 
 ELSEWHERE: dict[int, str] = {}
-"""Why a case has no black-box test here."""
+"""Why a case has no black-box test here: none, at present."""
