@@ -69,14 +69,8 @@ def rows() -> list[Row]:
     return sorted(collector.rows, key=lambda row: row.case)
 
 
-def missing(found: list[Row]) -> list[int]:
-    """Return the cases that have neither a test nor a reason why they do not apply."""
-    shown = {row.case for row in found} | ELSEWHERE.keys()
-    return [number for cases in GROUPS.values() for number in cases if number not in shown]
-
-
 def page(found: list[Row]) -> str:
-    """Return the whole page."""
+    """Return the whole page. A case without a test or a reason, and a test of an unknown case, end the program."""
     by_case: defaultdict[int, list[Row]] = defaultdict(list)
     for row in found:
         by_case[row.case].append(row)
@@ -88,6 +82,8 @@ def page(found: list[Row]) -> str:
             for row in by_case.pop(number, []):
                 lines.append(f"| {first} | {_cell(row.sent)} | {_cell(row.right)} | `{row.test}` |")
                 first = ""
+            if first and number not in ELSEWHERE:
+                raise SystemExit(f"case {number} has neither a test nor a reason why it does not apply")
             if number in ELSEWHERE:
                 lines.append(f"| {first} | – | {_cell(ELSEWHERE[number])} | – |")
         lines.append("")
