@@ -25,6 +25,21 @@ def test_refuses_the_hostile_spellings(case: dict[str, str]) -> None:
         OPEN.parse(case["url"])
 
 
+def test_the_other_cases_hold_for_a_server_restricted_to_one_host() -> None:
+    """Every line of the file is either refused above or judged here."""
+    policy = UrlPolicy.of(only_hosts=["allowed.example"])
+    others = {case["url"]: case["expected"] for case in CASES if not case["expected"].startswith("reject")}
+    assert len(others) == 4
+    for url, expected in others.items():
+        if expected.startswith("not matched"):
+            with pytest.raises(UrlRefused) as caught:
+                policy.parse(url)
+            assert "rule: host" in caught.value.public
+        else:
+            assert policy.parse(url).host == "allowed.example"
+            assert url.endswith(policy.parse(url).target)
+
+
 def test_keeps_path_and_query_byte_for_byte() -> None:
     url = OPEN.parse("https://allowed.example/a%27b.jpg?X-Sig=a%2Fb%2Bc%3D&e=%e4%7E#part")
     assert url.target == "/a%27b.jpg?X-Sig=a%2Fb%2Bc%3D&e=%e4%7E"
