@@ -220,27 +220,30 @@ async def test_a_small_tier_s_byte_limit_does_not_fail_a_larger_one_s_fetch(serv
 @pytest.mark.parametrize(
     ("capacity", "quantity", "name", "cost"),
     [
+        ("bytes_max", "bytes", "limits.media_bytes_in_flight_max", None),
         ("pixels_max", "pixels", "limits.pixels_in_flight_max", 50_176),
         ("visual_tokens_max", "visual_tokens", "limits.visual_tokens_in_flight_max", 64),
     ],
 )
 async def test_a_full_house_is_told_to_come_back_and_what_never_fits_is_not(
-    service: Journey, capacity: str, quantity: Any, name: str, cost: int
+    service: Journey, capacity: str, quantity: Any, name: str, cost: int | None
 ) -> None:
+    red = picture(RED)
+    cost = len(content(red)) if cost is None else cost
     journey = with_tools(service, **house(**{capacity: 2 * cost}))
     other = journey.tools.in_flight.open(Caller("other"))
     other.add(quantity, cost + 1)
     with pytest.raises(HouseFull) as full:
-        await ask(journey, request(picture(RED)))
+        await ask(journey, request(red))
     assert (full.value.limit_name, full.value.limit, full.value.actual) == (name, 2 * cost, 2 * cost + 1)
     assert full.value.retry_after_seconds
     with pytest.raises(MediaTotalTooLarge) as never:
-        await ask(journey, request(picture(RED), picture(BLUE), picture(GREEN)))
+        await ask(journey, request(red, red, red))
     assert (never.value.limit_name, never.value.actual) == (name, 3 * cost)
     # Text neither waits nor fails.
     assert (await ask(journey, request(text="Hello!"))).text
     other.release()
-    assert (await ask(journey, request(picture(RED)))).text == "A red circle."
+    assert (await ask(journey, request(red))).text == "A red circle."
     assert nothing_held(journey)
     await settled(service)
 

@@ -91,7 +91,7 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
             return
         count(item, job)
         before = len(refusals.found)
-        refusals.check(arrived(job))
+        refusals.check(arrived(item, job))
         if len(refusals.found) > before:
             # No request would get further, so no more is fetched for an estimate.
             for other, task in zip(wanted, tasks, strict=True):

@@ -28,7 +28,7 @@ async def tally(item: Item, job: Job, tools: Tools) -> None:
     count(item, job)
     # Where tokens may be made to fit, they are judged when they have been.
     prices = () if job.budget.fits(TOKENS) else tokens(job, tools)
-    for check in (*arrived(job), *decoded(job), *prices):
+    for check in (*arrived(item, job), *decoded(job), *prices):
         check()
 
 
@@ -54,15 +54,20 @@ def count(item: Item, job: Job) -> None:
     counts.pixels += item.header.pixels * item.pictures
 
 
-def arrived(job: Job) -> tuple[Check, ...]:
-    """Return the checks of the contents and bytes that are here so far; the last one charges what was not charged yet."""
-    counts = job.ledger.counts
+def arrived(item: Item, job: Job) -> tuple[Check, ...]:
+    """Return the checks of the contents and bytes that are here so far, ``item`` being the last.
+
+    What was fetched is charged at once, as it was counted while it streamed. What came with the body is charged with the price: only when
+    all of it is known can a request that is too much for any house be told from one that finds this one full.
+    """
+    counts, charge = job.ledger.counts, job.charged
     images = sum(isinstance(first.part, ImagePart) for first in job.contents.values())
-    return (
+    checks: tuple[Check, ...] = (
         lambda: budget.judge_images(job.budget, images) if not job.budget.count_repeats else None,
         lambda: budget.judge_total_bytes(job.budget, counts.media_bytes),
-        lambda: job.charged.top_up("bytes", counts.media_bytes),
+        lambda: charge.judge("bytes", counts.media_bytes),
     )
+    return checks if item.url is None else (*checks, lambda: charge.top_up("bytes", counts.media_bytes))
 
 
 def decoded(job: Job) -> tuple[Check, ...]:
@@ -85,6 +90,7 @@ def charges(job: Job) -> tuple[Check, ...]:
     return (
         lambda: charge.judge("pixels", counts.pixels),
         lambda: charge.judge("visual_tokens", counts.visual_tokens),
+        lambda: charge.top_up("bytes", counts.media_bytes),
         lambda: charge.top_up("pixels", counts.pixels),
         lambda: charge.top_up("visual_tokens", counts.visual_tokens),
     )

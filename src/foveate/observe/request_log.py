@@ -25,8 +25,8 @@ from foveate.observe.ledger import ItemRecord, LedgerRecord
 from foveate.observe.logging import get_logger
 from foveate.observe.redact import redact_text
 
-ITEMS_MAX: Final = 4
-NAME_MAX: Final = 128
+ITEMS_MAX: Final = 3
+NAME_MAX: Final = 96
 HOST_MAX: Final = 64
 TENANT_MAX: Final = 64
 _BATCH_MAX: Final = 256

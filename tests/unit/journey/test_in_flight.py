@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import HouseFull, MediaTotalTooLarge
-from foveate.journey.in_flight import QUANTITIES, InFlight, NoRoom, Quantity
+from foveate.decisions.budget import DECODE_LIMIT
+from foveate.journey.in_flight import QUANTITIES, SERVER_LIMITS, TENANT_LIMITS, InFlight, NoRoom, Quantity
+from foveate.journey.places import WAITING_LIMIT
+from foveate.observe.table import LIMIT
 
 
 def house(**capacities: int) -> InFlight:
@@ -154,3 +157,8 @@ def test_whatever_happens_no_limit_is_exceeded_and_everything_returns(steps: lis
     for charge in charges.values():
         charge.release()
     assert empty(accounts)
+
+
+def test_every_limit_that_is_named_here_is_a_value_of_the_metric_s_label() -> None:
+    named = {*SERVER_LIMITS.values(), *TENANT_LIMITS.values(), WAITING_LIMIT, "max_tenant_requests", DECODE_LIMIT}
+    assert named <= set(LIMIT.values)

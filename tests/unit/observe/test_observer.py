@@ -5,6 +5,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from foveate.core.errors import BodyTooLarge, HouseFull, Unauthenticated
 from foveate.core.stages import STAGES, Span
 from foveate.observe.ledger import Outcome, RequestLedger
 from foveate.observe.metrics import Metrics
@@ -105,3 +106,41 @@ def test_the_request_log_gets_every_ending(tmp_path: Path) -> None:
             observer.ended(opened(observer, images=1).end(outcome, error_code=None, at=12.0))  # type: ignore[arg-type]
     outcomes = [json.loads(line)["outcome"] for line in path.read_text().splitlines()]
     assert outcomes == ["answered", "refused", "overloaded", "failed", "cancelled"]
+
+
+def test_a_rejection_is_counted_by_the_limit_that_the_client_was_told(tmp_path: Path) -> None:
+    metrics = Metrics()
+    path = tmp_path / "requests.jsonl"
+    with RequestLog(path) as log:
+        observer = Observer(metrics, log)
+        observer.ended(
+            opened(observer, images=1).end("refused", error_code="too_many_images", limit_name="max_images", at=12.0)
+        )
+        observer.refused("r", 10.0, BodyTooLarge(limit_name="server.body_bytes_max"), 11.0)
+        observer.refused("r", 10.0, HouseFull(limit_name="limits.multimodal_waiting_max"), 11.0)
+        observer.refused("r", 10.0, Unauthenticated(), 11.0)
+    found = samples(metrics)
+    name = "foveate_budget_rejections_total"
+    assert {limit: value for limit, value in found.items() if limit.startswith(name)} == {
+        f"{name}{{limit=max_images}}": 1,
+        f"{name}{{limit=other}}": 1,
+        f"{name}{{limit=limits.multimodal_waiting_max}}": 1,
+    }
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["outcome"], line["error"], line["limit_name"]) for line in lines] == [
+        ("refused", "too_many_images", "max_images"),
+        ("refused", "body_too_large", "server.body_bytes_max"),
+        ("overloaded", "media_capacity_full", "limits.multimodal_waiting_max"),
+        ("refused", "invalid_api_key", None),
+    ]
+
+
+def test_an_estimate_is_counted_and_is_no_one_s_latency() -> None:
+    metrics = Metrics()
+    observer = Observer(metrics, None)
+    observer.ended(opened(observer, images=1).end("estimated", error_code=None, at=12.0))
+    found = samples(metrics)
+    assert found["foveate_requests_total{modality=multimodal,outcome=estimated}"] == 1
+    assert found["foveate_requests_in_flight{modality=multimodal}"] == 0
+    assert found["foveate_images_total"] == 0
+    assert not [name for name in found if name.startswith(("foveate_request_seconds", "foveate_item_stage"))]

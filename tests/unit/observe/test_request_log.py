@@ -7,6 +7,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from foveate.core.stages import STAGES, Span, Stage
@@ -70,6 +71,21 @@ def test_an_ordinary_line_is_short_and_a_huge_request_s_is_bounded(tmp_path: Pat
     assert len(many) < 2048
     assert len(json.loads(many)["items"]) == ITEMS_MAX
     assert json.loads(many)["items_omitted"] == 500 - ITEMS_MAX
+
+
+def test_the_longest_names_and_largest_figures_stay_within_two_kilobytes() -> None:
+    longest = record(500, model="m" * 500)
+    for name in ("pixels", "media_bytes", "largest_width", "largest_height", "largest_item_bytes", "visual_tokens"):
+        setattr(longest.counts, name, 10**9)
+    longest = msgspec.structs.replace(
+        longest,
+        tenant="t" * 100,
+        tier="s" * 100,
+        error_code="media_capacity_full",
+        limit_name="limits.visual_tokens_in_flight_max",
+        items=tuple(msgspec.structs.replace(item, host="h" * 250) for item in longest.items),
+    )
+    assert len(msgspec.json.encode(line(longest, 0.0))) < 2048
 
 
 def test_names_from_the_client_are_cut() -> None:
