@@ -17,6 +17,7 @@ from foveate.api import convert, documentation, errors, replies
 from foveate.api.admin import AdminRoutes
 from foveate.api.budget import BudgetReply, budget_reply
 from foveate.api.callers import caller_of
+from foveate.api.estimation import EstimateReply, Estimation
 from foveate.api.exchange import Parse
 from foveate.api.gate import Gate
 from foveate.api.generation import Generation
@@ -52,6 +53,20 @@ class Routes:
     async def completions(self, request: Request) -> Response:
         """Continue a text. For pictures use chat completions."""
         return self._generation(parser(CompletionRequest, convert.completion), "cmpl")
+
+    async def estimate(self, request: Request) -> Response:
+        """Tell what a chat request would cost, and whether it would be admitted, without running the model.
+
+        The body is that of chat completions; `stream` does not matter. 200 also where the request would be refused: `admitted` is then
+        false, and `refusals` says why.
+        """
+        return Estimation(
+            self._service,
+            self._gate,
+            parser(ChatRequest, convert.chat),
+            prefix="estimate",
+            body_seconds_max=self._body_seconds_max,
+        )
 
     async def budget(self, request: Request) -> Response:
         """Publish what the caller's requests may cost: every limit of its tier, and what media may be."""
@@ -137,6 +152,7 @@ def _table(routes: Routes) -> list[tuple[str, str, Callable[[Request], Awaitable
     return [
         ("POST", "/v1/chat/completions", routes.chat_completions, chat),
         ("POST", "/v1/completions", routes.completions, completion),
+        ("POST", "/v1/estimate", routes.estimate, documentation.posting(ChatRequest, EstimateReply)),
         ("GET", "/v1/budget", routes.budget, documentation.reading(BudgetReply)),
         ("GET", "/v1/models", routes.models, documentation.reading(replies.ModelList)),
         (

@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from foveate.api import errors, parameters, replies
 from foveate.api.budget import BudgetReply
+from foveate.api.estimation import EstimateReply
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.errors import StartupError, error_classes
 from foveate.journey.port import Reloaded, RulesInForce
@@ -32,6 +33,7 @@ REPLIES: Final = (
     replies.Ready,
     replies.Version,
     BudgetReply,
+    EstimateReply,
     errors.ErrorReply,
     Reloaded,
     RulesInForce,

@@ -6,7 +6,7 @@ cover: what a picture costs, which only its header tells (step 4). A text reques
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from foveate.core.clock import now
@@ -39,23 +39,27 @@ def judge_parts(job: Job) -> None:
 def judge_pictures(job: Job) -> None:
     """Judge how many pictures there are. Raises TooManyImages."""
     images = job.request.images
-    with _of_the_messages():
+    # Where repeats do not count, no contents are known yet that would tell which part is one too many.
+    beyond = images[job.budget.max_images :] if job.budget.count_repeats else []
+    with _naming(beyond):
         budget.judge_references(job.budget, len(images), len({_named(part, job) for part in images}))
 
 
 def judge_videos(job: Job) -> None:
     """Judge how many videos there are. Raises TooManyVideos."""
-    with _of_the_messages():
-        budget.judge_videos(job.budget, len(job.request.videos))
+    videos = job.request.videos
+    with _naming(videos[job.budget.max_videos :]):
+        budget.judge_videos(job.budget, len(videos))
 
 
 @contextmanager
-def _of_the_messages() -> Iterator[None]:
-    """Have an error name the messages as a whole: no single part is to blame."""
+def _naming(beyond: Sequence[MediaPart]) -> Iterator[None]:
+    """Have an error name the first part that is one too many, or the messages as a whole where none can be told."""
     try:
         yield
     except FoveateError as error:
-        error.param = "messages"
+        error.param = beyond[0].param if beyond else "messages"
+        error.part = beyond[0].index if beyond else None
         raise
 
 
