@@ -63,7 +63,10 @@ def unreached(forbidden: Trap) -> Iterator[Trap]:
 def guarded(
     tmp_path_factory: pytest.TempPathFactory, media: Origin, names: NameServer, proxy: Trap
 ) -> Iterator[Server]:
-    """A server that fetches http from one private address and a few hosts, and asks ``names`` for addresses."""
+    """A server that fetches http from one private address and a few hosts, and asks ``names`` for addresses.
+
+    It also does what is off by default: counts a picture that comes again once, takes truncated ones, scales down wide ones.
+    """
     through = f"http://127.0.0.1:{proxy.port}"
     made = Server(
         tmp_path_factory.mktemp("guarded"),
@@ -77,6 +80,14 @@ def guarded(
         f"80,443,{media.port}",
         "--fetch-dead-host-failures",
         "0",
+        "--fetch-dns-servers",
+        f"127.0.0.1:{names.port}",
+        "--no-count-repeats",
+        "--media-truncated-accepted",
+        "--max-image-width",
+        "2048",
+        "--on-excess",
+        "max_image_width=fit",
         HTTP_PROXY=through,
         HTTPS_PROXY=through,
         ALL_PROXY=through,

@@ -251,6 +251,13 @@ def test_cut_jpegs(http: httpx.Client, web: Origin, right: Right, data: bytes) -
         right.check(response, param=PART)
 
 
+@field_case(62, "nine tenths of a JPEG, where the operator accepts truncated pictures", ANSWERED)
+def test_cut_jpegs_where_they_are_accepted(guarded: Server) -> None:
+    with guarded.client() as client:
+        cut = data_url(JPEG[: len(JPEG) * 9 // 10], "image/jpeg")
+        assert "red circle" in content(client.post(CHAT, json=ask(cut)))
+
+
 @field_case(62, "a JPEG that lacks nothing but its end marker", ANSWERED)
 def test_missing_end_marker(http: httpx.Client, web: Origin) -> None:
     for response in both_ways(http, web, case("case062_no_eoi.jpg"), "image/jpeg"):

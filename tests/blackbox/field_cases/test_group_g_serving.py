@@ -70,6 +70,33 @@ def test_resent_history_over_the_limit(http: httpx.Client, right: Right) -> None
     assert (error["limit"], error["actual"]) == (16, 17)
 
 
+@field_case(102, "17 turns with one and the same picture, limit 16, where repeats are counted once", ANSWERED)
+def test_resent_history_counted_once(guarded: Server) -> None:
+    with guarded.client() as client:
+        content(client.post(CHAT, json=turns(*[url_of(one("red", "circle"))] * 17)))
+        distinct = [url_of(one("red", "circle", seed=seed)) for seed in range(17)]
+        error = TOO_MANY.check(client.post(CHAT, json=turns(*distinct)), param="messages")
+        assert (error["limit"], error["actual"]) == (16, 17)
+
+
+@field_case(
+    115,
+    "a picture of 4000×3000, where `max_image_width: 2048` is to `fit`: scaled down, and the answer says so",
+    ANSWERED,
+)
+def test_wide_pictures_are_made_to_fit(guarded: Server) -> None:
+    with guarded.client() as client:
+        response = client.post(CHAT, json=ask(url_of(one("red", "circle", size=(4000, 3000)))))
+        assert content(response) == "A red circle."
+        assert response.headers["x-foveate-adjusted"] == "1"
+        (adjusted,) = response.json()["foveate"]["adjustments"]
+        assert (adjusted["limit_name"], adjusted["before"], adjusted["after"]) == (
+            "max_image_width",
+            "4000x3000",
+            "2048x1536",
+        )
+
+
 def counts_what_is_aborted(aborted: list[str], started: threading.Event) -> Any:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.close_connection = True
