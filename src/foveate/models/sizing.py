@@ -190,5 +190,12 @@ class WholePatchSizing:
         )
         down, across = found[0] // self._patch, found[1] // self._patch
         if down <= 0 or across <= 0:
-            raise ImageShapeRefused(detail=f"{width}x{height}: the shorter side becomes zero pixels")
+            # The longer side becomes ``side`` pixels at most, and the shorter one must keep one.
+            side = self._side(options)
+            raise ImageShapeRefused(
+                f"The model cannot take a picture whose longer side is more than {side} times its shorter side.",
+                detail=f"{width}x{height}: the shorter side becomes zero pixels",
+                limit=side,
+                actual=max(width, height) / min(width, height),
+            )
         return Cost(down * (across + 1), down * across, (tile_bytes(*found), 2 * INDEX_BYTES))

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.models.loaded import Loaded, pixels
 
 from foveate.core.errors import ImageShapeRefused
@@ -119,3 +121,68 @@ def test_pictures_are_bit_equal_to_pil_images(name: str, several: bool, model_of
             theirs = theirs[: array.shape[0]] if theirs.ndim > 1 or key == "batch_num_images" else theirs
         theirs = theirs[:, : array.shape[1]] if key.startswith("pixel") and name in ("smolvlm", "idefics3") else theirs
         assert np.array_equal(array, theirs), key
+
+
+EXTREMES = (
+    (1, 1),
+    (499, 1),
+    (1, 499),
+    (1608, 8),
+    (8, 1608),
+    (26, 28),
+    (305, 30),
+    (31, 639),
+    (1, 32_768),
+    (32_768, 160),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extreme_shapes_have_a_result_or_a_refusal_that_states_its_limit(name: str, model_of: ModelOf) -> None:
+    model = model_of(name)
+    for width, height in EXTREMES:
+        for options in (ImageOptions(), ImageOptions(pixels_max=20 * 28 * 28), ImageOptions(several=True)):
+            try:
+                tokens = model.prompt.estimate(width, height, options).tokens
+            except ImageShapeRefused as error:
+                refused = error.record()
+            else:
+                assert tokens >= 1
+                continue
+            assert refused.limit is not None, (width, height, options)
+            assert refused.actual is not None
+            assert refused.actual > refused.limit
+            assert str(refused.limit) in refused.public or "this length" in refused.public
+
+
+def sides() -> st.SearchStrategy[int]:
+    """Sides of pictures: any, and often those beside a multiple of a patch or of nothing at all."""
+    return st.one_of(
+        st.integers(1, 40), st.integers(1, 700), st.sampled_from([27, 28, 29, 55, 56, 57, 111, 113, 223, 225])
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_size_and_budget_estimate_and_processor_agree(name: str, model_of: ModelOf) -> None:
+    model = model_of(name)
+
+    @settings(max_examples=30, deadline=None, derandomize=True)
+    @given(sides(), sides(), st.one_of(st.just(0), st.integers(1, 400_000)), st.booleans())
+    def agree(width: int, height: int, pixels_max: int, several: bool) -> None:
+        options = ImageOptions(pixels_max=pixels_max, several=several)
+        try:
+            estimate = model.prompt.estimate(width, height, options)
+        except ImageShapeRefused:
+            with pytest.raises(ImageShapeRefused):
+                model.pictures.process(pixels(width, height), options)
+            return
+        made = model.pictures.process(pixels(width, height), options)
+        assert estimate.rows_max == made.rows >= 1
+        assert estimate.tokens >= made.rows
+        assert estimate.input_bytes_max == input_bytes(made.arrays)
+        assert all(min(array.shape) >= 1 for array in made.arrays.values())
+        # Both sides keep at least one patch, where the processor says how many it made.
+        for grid in ("image_grid_thw", "image_sizes"):
+            assert grid not in made.arrays or made.arrays[grid].min() >= 1
+
+    agree()
