@@ -251,3 +251,34 @@ async def test_a_request_that_ends_while_frames_are_decoded_leaves_nothing(servi
         task.cancel()
         await asyncio.wait([task])
         await settled(service)
+
+
+async def test_an_estimate_prices_a_video_without_decoding_its_frames(service: Journey) -> None:
+    video = ref(clip_of(circles(BLUE, RED_CIRCLE, BLUE), fps=1))
+    before = service.tools.encoder_cache.stats().entries
+
+    new = await service.estimate(request(video), None)
+    assert service.tools.encoder_cache.stats().entries == before
+    await ask(service, request(video))
+    known = await service.estimate(request(video), None)
+
+    for estimate in (new, known):
+        (item,) = estimate.items
+        assert (item.kind, item.frames, item.visual_tokens) == ("video", 3, 192)
+        assert item.seconds == pytest.approx(3.0, abs=0.1)
+        assert (estimate.admitted, estimate.frames, estimate.pixels) == (True, 3, 3 * 224 * 224)
+    assert not new.items[0].encoder_cached
+    assert known.items[0].encoder_cached
+    await settled(service)
+
+
+async def test_an_estimate_says_why_a_video_would_be_refused(service: Journey) -> None:
+    tier = Budget(max_video_seconds=30)
+
+    estimate = await service.estimate(request(ref(LONG), budget=tier), None)
+
+    assert not estimate.admitted
+    assert [(error.code, error.limit_name, error.part) for error in estimate.refusals] == [
+        ("video_too_long", "max_video_seconds", 0)
+    ]
+    await settled(service)
