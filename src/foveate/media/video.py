@@ -27,7 +27,7 @@ from foveate.media.headers.shape import SIDEWAYS
 from foveate.media.samples import flattened
 
 PACKETS_MAX: Final = 200_000
-"""Of the video's stream; five minutes at 600 frames a second. Walking them takes about half a second."""
+"""Of the video's stream; five minutes at 600 frames a second. Walking them takes about 1.3 s (6.5 µs each)."""
 FRAMES_WALKED_MAX: Final = 20_000
 """Frames decoded to get at the chosen ones, where key frames are rare; ten minutes at 30 a second. Time bounds it further."""
 REORDER_MAX: Final = 32
