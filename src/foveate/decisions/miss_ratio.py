@@ -1,0 +1,266 @@
+"""How a cache's hit ratio depends on its capacity, estimated from the lookups that it sees.
+
+Spatially hashed sampling: a lookup is followed if and only if its content's digest is below a threshold, so that a content's lookups are
+seen all or not at all, and distances among the sampled contents, scaled up, are those among all. After Waldspurger, Park, Garthwaite,
+Ahmad, "Efficient MRC construction with SHARDS", FAST 2015, in its fixed-size form (section 3.3: the threshold sinks so that no more than a
+fixed number of keys is followed), here for entries of different sizes: distances are bytes.
+
+A small sample lacks the few hottest contents or has them by chance, so that its number of lookups is far off while its number of misses
+is not: hot contents hardly ever miss. The paper's SHARDS_adj (section 3.2) takes what is lacking for hits at the smallest distance. We
+know more, because the cache that is watched tells what it really missed: the sampled misses are scaled to agree with that at the
+capacity there is. Over 1 M Zipf lookups at 1 % that halves the mean error (docs/caches.md). Where the sample has no miss, SHARDS_adj holds.
+
+The curve is that of least-recently-used eviction, without uses that last. What it is good for: :mod:`.cache_sizing`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+from math import inf, log2
+from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from foveate.decisions.recency import RecencyStack
+
+
+class Digested(Hashable, Protocol):
+    """A cache key that names a content by its digest: lower-case hexadecimal, as evenly spread as a cryptographic hash is."""
+
+    @property
+    def digest(self) -> str: ...
+
+
+K = TypeVar("K", bound=Digested)
+
+SAMPLES_MAX: Final = 8192
+"""Keys followed at most, about 6 MB in CPython. The paper (figure 5) finds mean errors below 0.01 with this many."""
+
+HORIZON: Final = 64
+"""Multiple of the capacity beyond which reuse may be forgotten: four times the largest multiple that is predicted."""
+
+HALVE_AT: Final = 2_000_000
+"""Lookups after which all counts are halved, so that the curve follows a change in the traffic."""
+
+_BUCKETS_PER_OCTAVE: Final = 32
+"""Distances are kept to 2.2 %."""
+
+_HASH_DIGITS: Final = 16
+_HASH_RANGE: Final = 16**_HASH_DIGITS
+
+
+class Predicted(msgspec.Struct, frozen=True):
+    """What a capacity would do for the lookups counted: share (0..1) of hits, milliseconds they save, bytes it would hold."""
+
+    hit_ratio: float
+    saved_ms: float
+    bytes: int
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What was counted: all lookups, their hits, what they would cost without a cache and what hits saved, in milliseconds.
+
+    ``sampled``: lookups followed since the start. ``rate``: share (0..1) of the contents followed now. ``seen_once``: share of the keys
+    that were looked up only once. ``misses_over_modelled``: what the cache missed over what the sample says that least-recently-used
+    eviction would have; far from 1, with many sampled, the cache does not behave like the model.
+    """
+
+    lookups: int
+    hits: int
+    cost_ms: float
+    saved_ms: float
+    sampled: int
+    rate: float
+    seen_once: float
+    misses_over_modelled: float
+
+
+class _Sample:
+    """A key that is followed."""
+
+    __slots__ = ("hash", "once")
+
+    def __init__(self, hashed: int) -> None:
+        self.hash = hashed
+        self.once = True
+
+
+class _Reuses:
+    """Reuses by distance, and all lookups of the sample, both scaled up: in number, or in milliseconds."""
+
+    __slots__ = ("by_distance", "sampled")
+
+    def __init__(self) -> None:
+        self.sampled = 0.0
+        self.by_distance: dict[int, float] = {}
+
+    def count(self, worth: float, number: int | None) -> None:
+        """Count a lookup, and in which bucket it is a reuse."""
+        self.sampled += worth
+        if number is not None:
+            self.by_distance[number] = self.by_distance.get(number, 0.0) + worth
+
+    def halve(self) -> None:
+        self.sampled /= 2
+        for number in self.by_distance:
+            self.by_distance[number] /= 2
+
+    def within(self, places: Sequence[float]) -> list[float]:
+        """Sum the reuses within each place, a distance on the buckets' scale. Within a bucket the curve is taken for straight."""
+        numbers = sorted(self.by_distance)
+        totals = list(accumulate((self.by_distance[number] for number in numbers), initial=0.0))
+        sums = []
+        for place in places:
+            whole = bisect_right(numbers, place - 1)
+            part = min(max(place - numbers[whole], 0.0), 1.0) if whole < len(numbers) else 0.0
+            sums.append(totals[whole] + part * (totals[min(whole + 1, len(numbers))] - totals[whole]))
+        return sums
+
+    def hits(self, places: Sequence[float], today: float, hit: float, missed: float) -> list[float]:
+        """Return what would have hit within each place, when ``hit`` and ``missed`` is what truly did at ``today``."""
+        at_today, *within = self.within((today, *places))
+        if self.sampled > at_today:
+            scale = missed / (self.sampled - at_today)
+            hits = [hit + missed - scale * (self.sampled - reused) for reused in within]
+        else:
+            lacking = hit + missed - self.sampled
+            hits = [reused + lacking if reused else 0.0 for reused in within]
+        return [min(max(value, 0.0), hit + missed) for value in hits]
+
+
+class MissRatioCurve(Generic[K]):
+    """The curve of one cache, which has ``capacity_bytes``.
+
+    ``rate_max`` is the share of contents sampled at first; it sinks as more than ``samples_max`` keys are seen. Memory is bounded by
+    ``samples_max``, whatever the traffic. Not safe to use from several threads.
+    """
+
+    def __init__(self, capacity_bytes: int, *, rate_max: float = 1.0, samples_max: int = SAMPLES_MAX) -> None:
+        if not 0 < rate_max <= 1 or samples_max < 1:
+            raise ValueError("a sampling rate is above 0 and at most 1, and at least one key is followed")
+        self.capacity_bytes = capacity_bytes
+        self._samples_max = samples_max
+        self._sampled = 0
+        self._set_threshold(int(rate_max * _HASH_RANGE))
+        self._stack: RecencyStack[K] = RecencyStack()
+        self._samples: dict[K, _Sample] = {}
+        self._serial = 0
+        self._highest: list[tuple[int, int, K]] = []
+        """A heap of the followed keys, highest hash first; keys that were forgotten may still be in it."""
+        self._once = 0
+        self._forgotten = self._forgotten_once = 0.0
+        self._lookups = _Reuses()
+        self._ms = _Reuses()
+        self._hits = self._misses = self._saved_ms = self._missed_ms = 0.0
+
+    def lookup(self, key: K, size: int, cost_ms: float, hit: bool) -> None:
+        """Count a lookup of an entry of ``size`` bytes whose making takes ``cost_ms`` milliseconds, and whether it was spared them."""
+        if hit:
+            self._hits += 1
+            self._saved_ms += cost_ms
+        else:
+            self._misses += 1
+            self._missed_ms += cost_ms
+        if key.digest < self._below:
+            self._follow(key, size, cost_ms)
+
+    def seen(self) -> Seen:
+        """Return what was counted."""
+        keys = len(self._samples) * self._weight + self._forgotten
+        once = self._once * self._weight + self._forgotten_once
+        modelled = self._lookups.sampled - self._lookups.within((_place(self.capacity_bytes),))[0]
+        return Seen(
+            lookups=round(self._hits + self._misses),
+            hits=round(self._hits),
+            cost_ms=self._saved_ms + self._missed_ms,
+            saved_ms=self._saved_ms,
+            sampled=self._sampled,
+            rate=1 / self._weight,
+            seen_once=once / keys if keys else 0.0,
+            misses_over_modelled=self._misses / modelled if modelled > 0 else 1.0,
+        )
+
+    def predict(self, capacities: Sequence[int | None]) -> list[Predicted]:
+        """Predict for each capacity in bytes; ``None`` is unlimited (as far as the horizon, when more keys came than can be followed)."""
+        places = [inf if bytes_max is None else _place(bytes_max) for bytes_max in capacities]
+        today = _place(self.capacity_bytes)
+        hits = self._lookups.hits(places, today, self._hits, self._misses)
+        saved = self._ms.hits(places, today, self._saved_ms, self._missed_ms)
+        lookups = max(self._hits + self._misses, 1.0)
+        footprint = round(self._stack.bytes * self._weight)
+        held = [footprint if bytes_max is None else min(bytes_max, footprint) for bytes_max in capacities]
+        return [Predicted(hit / lookups, ms, size) for hit, ms, size in zip(hits, saved, held, strict=True)]
+
+    def _follow(self, key: K, size: int, cost_ms: float) -> None:
+        weight = self._weight
+        self._sampled += 1
+        above = self._stack.use(key, size)
+        number = None if above is None else int(_place(above * weight + size))
+        self._lookups.count(weight, number)
+        self._ms.count(weight * cost_ms, number)
+        if number is None:
+            self._begin(key)
+        else:
+            sample = self._samples[key]
+            self._once -= sample.once
+            sample.once = False
+        if self._hits + self._misses >= HALVE_AT:
+            self._halve()
+
+    def _halve(self) -> None:
+        self._hits /= 2
+        self._misses /= 2
+        self._saved_ms /= 2
+        self._missed_ms /= 2
+        self._forgotten /= 2
+        self._forgotten_once /= 2
+        self._lookups.halve()
+        self._ms.halve()
+
+    def _begin(self, key: K) -> None:
+        """Follow a key from now on."""
+        sample = self._samples[key] = _Sample(int(key.digest[:_HASH_DIGITS], 16))
+        self._once += 1
+        self._serial += 1
+        heapq.heappush(self._highest, (-sample.hash, self._serial, key))
+        if len(self._samples) > self._samples_max:
+            self._follow_fewer()
+
+    def _follow_fewer(self) -> None:
+        """Forget a key: the one used longest ago if that is beyond the horizon, else the one with the highest hash, for good.
+
+        Without a horizon the threshold would sink forever under contents that never come back, and the sample would be full of them.
+        """
+        if self._stack.bytes * self._weight > HORIZON * self.capacity_bytes:
+            oldest = self._stack.oldest()
+            self._forgotten += self._weight
+            self._forgotten_once += self._weight * self._samples[oldest].once
+            self._forget(oldest)
+            if len(self._highest) > 2 * self._samples_max:
+                self._highest = [(-it.hash, number, key) for number, (key, it) in enumerate(self._samples.items())]
+                heapq.heapify(self._highest)
+            return
+        threshold = -1
+        while self._highest and -self._highest[0][0] >= threshold:
+            hashed, _, key = heapq.heappop(self._highest)
+            if key in self._samples:
+                threshold = -hashed
+                self._forget(key)
+        self._set_threshold(threshold)
+
+    def _forget(self, key: K) -> None:
+        self._once -= self._samples.pop(key).once
+        self._stack.remove(key)
+
+    def _set_threshold(self, threshold: int) -> None:
+        # A digest of the same sixteen digits is longer, hence not below. No digest reaches "g".
+        self._below = f"{threshold:0{_HASH_DIGITS}x}" if threshold < _HASH_RANGE else "g"
+        self._weight = _HASH_RANGE / max(threshold, 1)
+
+
+def _place(distance: float) -> float:
+    """Return a distance in bytes on the scale of the buckets."""
+    return log2(max(distance, 1)) * _BUCKETS_PER_OCTAVE
