@@ -27,15 +27,17 @@ class ArenaSink:
         take: Callable[[int], SlotHold],
         grow: Callable[[int], None] = lambda size: None,
         too_large: type[FoveateError] = MediaTooLarge,
+        limit_name: str = "max_item_bytes",
     ) -> None:
         """``take`` gives a slot of a size (:func:`foveate.journey.room.take`), or raises ArenaFull. ``grow`` is told of bytes as they come
-        (or go, when negative), and may refuse them.
+        (or go, when negative), and may refuse them. ``too_large`` and ``limit_name`` say what the cap refuses with.
         """
         self._arena = arena
         self._take = take
         self._grow = grow
         self._bytes_max = bytes_max
         self._too_large = too_large
+        self._limit_name = limit_name
         self._hold: SlotHold | None = None
         self._written = 0
         self._announced = bytes_max
@@ -107,6 +109,5 @@ class ArenaSink:
         self._hold = fresh
 
     def _refusal(self, size: int) -> FoveateError:
-        return self._too_large(
-            f"It has {size} bytes or more; at most {self._bytes_max} are allowed.", limit=self._bytes_max, actual=size
-        )
+        text = f"It has {size} bytes or more; at most {self._bytes_max} are allowed."
+        return self._too_large(text, limit_name=self._limit_name, limit=self._bytes_max, actual=size)

@@ -136,8 +136,6 @@ async def _transfer(wanted: Wanted, tools: Tools) -> Got:
         outcome = "fetched"
     except FoveateError as error:
         outcome = _outcome(error)
-        if isinstance(error, MediaTooLarge):
-            error.limit_name = "max_item_bytes"
         raise
     except NoRoom:
         outcome = "failed"

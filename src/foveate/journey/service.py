@@ -194,7 +194,13 @@ class Journey:
     async def body(self, bytes_max: int) -> AsyncIterator[BodyBuffer]:
         """Open a buffer for a large body."""
         room = min(bytes_max, self.body_bytes_max)
-        with ArenaSink(self.tools.arena, room, take=self._take_for_body, too_large=BodyTooLarge) as buffer:
+        with ArenaSink(
+            self.tools.arena,
+            room,
+            take=self._take_for_body,
+            too_large=BodyTooLarge,
+            limit_name="server.body_bytes_max",
+        ) as buffer:
             buffer.open(room)
             yield buffer
 

@@ -8,6 +8,7 @@ from foveate.core.errors import BodyTooLarge, FoveateError, MediaTooLarge, Media
 from foveate.core.memory import Slot
 from foveate.journey.arena_sink import STEPS_BYTES, ArenaSink
 from foveate.journey.holds import SlotHold
+from foveate.journey.in_flight import NoRoom
 from foveate.runtime.arena import Arena
 
 MiB = 2**20
@@ -43,6 +44,7 @@ def test_the_cap_holds_for_announcements_and_for_bytes(arena: Arena) -> None:
         with pytest.raises(MediaTooLarge) as announced:
             sink.open(1001)
         assert (announced.value.limit, announced.value.actual) == (1000, 1001)
+        assert announced.value.limit_name == "max_item_bytes"
     with sink_of(arena, 1000, too_large=BodyTooLarge) as sink:
         sink.open(10)
         sink.write(b"a" * 1000)
@@ -95,3 +97,28 @@ def test_an_announced_length_is_taken_exactly(arena: Arena) -> None:
         sink.open(5 * MiB)
         sink.write(b"x" * (3 * MiB))
         assert arena.used_bytes == 5 * MiB
+
+
+def test_bytes_are_told_as_they_come_and_as_a_retry_forgets_them(arena: Arena) -> None:
+    told: list[int] = []
+    with ArenaSink(arena, 1000, take=lambda size: SlotHold(arena, arena.allocate(size)), grow=told.append) as sink:
+        sink.open(None)
+        sink.write(b"a" * 300)
+        sink.reset()
+        sink.write(b"b" * 1000)
+        with pytest.raises(MediaTooLarge):
+            sink.write(b"c")
+    assert told == [300, -300, 1000]
+    assert arena.used_bytes == 0
+
+
+def test_whoever_counts_the_bytes_may_refuse_them(arena: Arena) -> None:
+    def full(size: int) -> None:
+        raise NoRoom(size)
+
+    with ArenaSink(arena, 1000, take=lambda size: SlotHold(arena, arena.allocate(size)), grow=full) as sink:
+        sink.open(None)
+        with pytest.raises(NoRoom):
+            sink.write(b"a")
+        assert sink.slot.size == 0
+    assert arena.used_bytes == 0
