@@ -115,12 +115,16 @@ def sized(width: int, height: int, seed: int = 0) -> str:
 
 
 def weighing(size: int, seed: int = 0) -> str:
-    """Return a picture of exactly ``size`` bytes."""
+    """Return the URL of a picture of exactly ``size`` bytes."""
+    return data_url(_weighing(size, seed))
+
+
+def _weighing(size: int, seed: int) -> bytes:
     picture = one("blue", "square", seed=seed, size=(64, 64))
     for padding in (0, size - len(_with_comment(picture, 0))):
         data = _with_comment(picture, padding)
     assert len(data) == size
-    return data_url(data)
+    return data
 
 
 def _with_comment(picture: Any, padding: int) -> bytes:
@@ -233,16 +237,26 @@ def test_fetch_seconds(asker: Callable[[str], Asker], web: Origin) -> None:
 
 
 @contextmanager
-def under_way(client: Asker, web: Origin, count: int, *others: str) -> Iterator[None]:
-    """Keep requests of this client waiting for a picture; afterwards they are answered."""
+def under_way(client: Asker, web: Origin, count: int, sizes: Sequence[int] = ()) -> Iterator[None]:
+    """Keep requests of this client waiting for a picture, with others of these sizes fetched already; afterwards they are answered."""
     gate = threading.Event()
     for number in range(count):
         web.pages[f"/contract/held{number}"] = held(gate, body(encoded(one("red", "circle", seed=number))))
-    before = sum(web.gets.values())
+    others = [f"{web.url}/contract/weighing{size}" for size in sizes]
+    for size in sizes:
+        web.pages[f"/contract/weighing{size}"] = body(_weighing(size, size))
+    before = sum(web.gets[f"/contract/held{number}"] for number in range(count))
     with ThreadPoolExecutor(count) as pool:
         waiting = [pool.submit(client.ask, *others, f"{web.url}/contract/held{number}") for number in range(count)]
         try:
-            eventually("the requests to reach the origin", lambda: sum(web.gets.values()) >= before + count)
+            eventually(
+                "the requests to reach the origin",
+                lambda: sum(web.gets[f"/contract/held{number}"] for number in range(count)) >= before + count,
+            )
+            eventually(
+                "what was fetched to count",
+                lambda: client.server.metrics().total("foveate_in_flight_media_bytes") >= sum(sizes),
+            )
             yield
         finally:
             gate.set()
@@ -250,14 +264,16 @@ def under_way(client: Asker, web: Origin, count: int, *others: str) -> Iterator[
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "others"),
-    [("max_tenant_requests", 1, 0), ("max_tenant_waiting", 2, 0), ("max_tenant_bytes", 1, 2)],
+    ("name", "count", "shares"),
+    [("max_tenant_requests", 1, ()), ("max_tenant_waiting", 2, ()), ("max_tenant_bytes", 1, (0.4, 0.3))],
 )
-def test_a_tenants_full_house(asker: Callable[[str], Asker], web: Origin, name: str, count: int, others: int) -> None:
+def test_a_tenants_full_house(
+    asker: Callable[[str], Asker], web: Origin, name: str, count: int, shares: tuple[float, ...]
+) -> None:
+    """``shares``: what the request under way has of the limit, picture by picture."""
     client = asker(name)
     limit = client.limit(name)
-    mine = [weighing(limit["value"] // 2 - 1000, seed) for seed in range(others)]
-    with under_way(client, web, count, *mine):
+    with under_way(client, web, count, [int(share * limit["value"]) for share in shares]):
         response = client.ask(weighing(3000, 9))
         error = refused(response, limit["status"])
         assert (error["code"], error["limit_name"], error["limit"]) == (limit["code"], name, limit["value"])
