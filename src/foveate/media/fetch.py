@@ -184,7 +184,11 @@ class Fetcher:
                 return url, result
             url = walk.policy.follow(url, result)
             place = (url.scheme, url.authority, url.target)
-            if place in seen or walk.redirects >= walk.redirects_max:
+            if place in seen:
+                raise FetchRejected(
+                    "The media could not be fetched: its origin redirects in a circle.", detail=str(url)
+                )
+            if walk.redirects >= walk.redirects_max:
                 raise _redirects_too_often(url, walk)
             walk.redirects += 1
             seen.add(place)

@@ -150,8 +150,9 @@ class Transport:
         try:
             async with asyncio.timeout(None) as first_byte:
                 return await self._client().get(
-                    # encoded=True: not a byte of the target may change, it may be signed.
-                    yarl.URL(f"{url.scheme}://{host}:{url.port}{url.target}", encoded=True),
+                    # Not a byte of the target may change, it may be signed: as a ready-made path, with its query, it is
+                    # not looked at (an empty query would lose its question mark).
+                    yarl.URL.build(scheme=url.scheme, authority=f"{host}:{url.port}", path=url.target, encoded=True),
                     headers=headers,
                     server_hostname=url.host if url.scheme == "https" else None,
                     proxy=self._proxy.url if self._proxy is not None else None,

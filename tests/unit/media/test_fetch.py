@@ -68,6 +68,13 @@ async def test_sends_the_target_byte_for_byte_and_says_who_it_is() -> None:
     assert "Cookie" not in headers
 
 
+@pytest.mark.parametrize("target", ["/", "/?", "/a.png?", "/a.png??", "/a?b?c=d/?", "/%3F?%3f", "/a/./../b", "/:80"])
+async def test_odd_targets_arrive_as_they_are_written(target: str) -> None:
+    async with Site(redirecting(target)) as site:
+        await get(site, "/first" + target)
+    assert [head.split()[1] for head in site.heads] == ["/first" + target, target]
+
+
 async def test_takes_a_body_without_length() -> None:
     async with Site(answering(length=None)) as site:
         sink = Buffer()
@@ -196,7 +203,9 @@ async def test_redirects_end() -> None:
         assert (error.limit_name, error.limit, error.actual) == ("max_redirects", 4, 5)
         assert len(site.heads) == 5
     async with Site(redirecting("/b", "/a.png", "/b")) as site:
-        await refused(site, FetchRejected)
+        error = await refused(site, FetchRejected)
+        assert "circle" in error.public
+        assert error.limit_name is None
         assert len(site.heads) == 2
 
 
