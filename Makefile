@@ -36,7 +36,7 @@ fix: $(STAMP) ## Mend what the linters can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: $(STAMP) ## Fuzz media workers and bodies, 60 s each (SECONDS=300 for longer, ARGS="media" for one of them)
+fuzz: $(STAMP) ## Fuzz pictures, videos and bodies, 60 s each (SECONDS=300 for longer, ARGS="media" for one of them)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)
 

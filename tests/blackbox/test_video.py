@@ -127,5 +127,5 @@ def test_what_a_tier_makes_fit_is_told(start: Callable[..., Server]) -> None:
 
 def test_sampling_that_means_nothing_is_refused(http: httpx.Client) -> None:
     url = video_url(shown("red"))
-    for sampling in ({"num_frames": 0}, {"num_frames": -2}, {"fps": 0}, {"fps": -1.0}):
+    for sampling in ({"num_frames": 0}, {"num_frames": -2}, {"fps": 0}, {"fps": -2.0}):
         refused(http.post(CHAT, json=watch(url, sampling=sampling)), 400, param=PART)

@@ -6,8 +6,12 @@ import importlib
 import sys
 import warnings
 
-TARGETS = ("media", "bodies")
-_INSTRUMENTED = {"media": ("foveate.media", "PIL"), "bodies": ("foveate.media", "foveate.api", "foveate.core")}
+TARGETS = ("media", "videos", "bodies")
+_INSTRUMENTED = {
+    "media": ("foveate.media", "PIL"),
+    "videos": ("foveate.media", "foveate.decisions"),
+    "bodies": ("foveate.media", "foveate.api", "foveate.core"),
+}
 
 
 def main() -> None:
