@@ -15,7 +15,7 @@ def show_settings(
     config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="YAML file of settings.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md instead.")] = False,
 ) -> None:
-    """Print the settings in force (file and environment) as YAML, ready to be a settings file."""
+    """Print the settings in force (file and environment) as YAML, ready to be a settings file but for the proxy's password."""
     if markdown:
         typer.echo(settings.reference(), nl=False)
         return
@@ -25,4 +25,10 @@ def show_settings(
         name: {key: value for key, value in msgspec.to_builtins(budget).items() if key != "tier"}
         for name, budget in settings.budgets(loaded.multimodal_budget).items()
     }
+    values["fetch"]["proxy"] = _without_password(loaded.fetch.proxy)
     typer.echo(yaml.safe_dump(values, sort_keys=False), nl=False)
+
+
+def _without_password(proxy: str | None) -> str | None:
+    """Return the proxy's address as it may be shown: what is printed ends in tickets and build logs."""
+    return proxy if proxy is None or "@" not in proxy else f"http://***@{proxy.rpartition('@')[2]}"
