@@ -356,7 +356,7 @@ SEEDS = [encoded(Image.fromarray(smooth(9, 5)), name) for name in IMAGE_FORMATS]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(SEEDS), st.integers(0, 400), st.binary(min_size=1, max_size=8))
 def test_mutated_files_are_decoded_or_refused(seed: bytes, at: int, patch: bytes) -> None:
     at %= len(seed)
