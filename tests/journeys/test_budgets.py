@@ -20,7 +20,7 @@ from foveate.core.errors import (
     MediaTotalTooLarge,
     TooManyImages,
 )
-from foveate.core.media import DataRef
+from foveate.core.media import DataRef, MediaRef
 from foveate.core.request import Request
 from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.places import Places
@@ -265,6 +265,21 @@ async def test_bytes_in_flight_are_bounded_while_they_stream(service: Journey) -
             assert never.value.limit_name == "limits.media_bytes_in_flight_max"
         assert nothing_held(journey)
     await settled(service)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_what_came_with_the_body_is_charged_while_the_rest_is_still_fetched(service: Journey, place: int) -> None:
+    red, blue = picture(RED), picture(BLUE)
+    async with origin(service, content(picture(GREEN)), **house()) as (serving, journey):
+        refs: list[MediaRef] = [red, blue]
+        refs.insert(place, serving.url())
+        task = asyncio.ensure_future(ask(journey, request(*refs)))
+        while not serving.asked:
+            await asyncio.sleep(0.01)
+        assert journey.tools.in_flight.used("bytes") == len(content(red)) + len(content(blue))
+        serving.open.set()
+        assert (await task).images == 3
+        assert nothing_held(journey)
 
 
 async def test_a_tenant_s_queue_is_its_own(service: Journey) -> None:

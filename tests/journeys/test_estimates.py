@@ -101,7 +101,7 @@ async def test_what_is_too_many_is_not_looked_at(service: Journey) -> None:
         serving.open.set()
         asked = request(*(serving.url(f"{number}.png") for number in range(5)))
         estimate = await journey.estimate(by(asked, max_images=2), None)
-        assert codes(estimate) == [("too_many_images", "max_images", None)]
+        assert codes(estimate) == [("too_many_images", "max_images", 2)]
         assert serving.asked == 2
         assert [item.error is None for item in estimate.items] == [True, True, False, False, False]
         many = await journey.estimate(by(asked, max_total_bytes=2 * len(serving.body) - 1), None)
@@ -134,7 +134,7 @@ async def test_a_video_is_priced_by_its_frames(service: Journey) -> None:
     assert again.items[0].encoder_cached
     assert again.text_tokens == estimate.text_tokens
     refused = await service.estimate(by(asked, max_videos=0), None)
-    assert codes(refused) == [("too_many_videos", "max_videos", None)]
+    assert codes(refused) == [("too_many_videos", "max_videos", 0)]
     assert refused.items[0].error is not None
 
 

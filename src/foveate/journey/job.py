@@ -92,8 +92,8 @@ class Item:
     A video has a ``film`` instead, and for each of its frames an item of its own in ``frames``, shown at ``moment``; its ``header``,
     ``shape`` and ``estimate`` are those of one frame.
 
-    ``repeats`` tells that an earlier item of the request has the same content. ``shape`` is the size that the model gets to see: the
-    header's, or what the budget scales it down to.
+    ``repeats`` tells that an earlier item of the request has the same content, ``counted`` that the totals include it. ``shape`` is the
+    size that the model gets to see: the header's, or what the budget scales it down to.
     """
 
     part: MediaPart
@@ -105,6 +105,7 @@ class Item:
     blob: Blob | None = None
     hold: SlotHold | None = None
     repeats: bool = False
+    counted: bool = False
     header: ImageHeader | None = None
     shape: Shape | None = None
     probed_at: float = 0.0

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from foveate.core.media import UrlRef
 from foveate.core.request import ImagePart
 from foveate.decisions import budget
 from foveate.decisions.budget import Shape
@@ -46,6 +47,7 @@ def count(item: Item, job: Job) -> None:
     assert item.blob is not None
     assert item.header is not None
     assert item.estimate is not None
+    item.counted = True
     counts = job.ledger.counts
     counts.visual_tokens += item.estimate.tokens * item.pictures
     if item.repeats and not job.budget.count_repeats:
@@ -57,8 +59,8 @@ def count(item: Item, job: Job) -> None:
 def arrived(item: Item, job: Job) -> tuple[Check, ...]:
     """Return the checks of the contents and bytes that are here so far, ``item`` being the last.
 
-    What was fetched is charged at once, as it was counted while it streamed. What came with the body is charged with the price: only when
-    all of it is known can a request that is too much for any house be told from one that finds this one full.
+    What was fetched is charged at once, as it was counted while it streamed. What came with the body is charged when all of it is known:
+    only then can a request that is too much for any house be told from one that finds this one full.
     """
     counts, charge = job.ledger.counts, job.charged
     images = sum(isinstance(first.part, ImagePart) for first in job.contents.values())
@@ -67,7 +69,10 @@ def arrived(item: Item, job: Job) -> tuple[Check, ...]:
         lambda: budget.judge_total_bytes(job.budget, counts.media_bytes),
         lambda: charge.judge("bytes", counts.media_bytes),
     )
-    return checks if item.url is None else (*checks, lambda: charge.top_up("bytes", counts.media_bytes))
+    came_with_the_body = [other for other in job.items if not isinstance(other.part.ref, UrlRef)]
+    if not isinstance(item.part.ref, UrlRef) and not all(other.counted for other in came_with_the_body):
+        return checks
+    return (*checks, lambda: charge.top_up("bytes", counts.media_bytes))
 
 
 def decoded(job: Job) -> tuple[Check, ...]:
