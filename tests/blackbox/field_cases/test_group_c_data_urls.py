@@ -13,6 +13,7 @@ from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.pictures import CASES, ask, chat, encoded, image, noise, one, user
 from tests.blackbox.replies import content, joined, stream
 from tests.blackbox.server import Server
+from tests.blackbox.videos import shown
 
 PART = "messages[0].content[0].image_url"
 INVALID = Right(400, "invalid_data_url")
@@ -164,3 +165,30 @@ def test_a_picture_over_the_limit(http: httpx.Client, right: Right) -> None:
     error = right.check(http.post(CHAT, json=chat(user(image(url), "x"))), param=PART)
     assert error["limit"] == 32 * 2**20
     assert error["actual"] >= 33 * 2**20
+
+
+@field_case(44, "`input_video` with a data URL, with bare base64, without a type: the same video", ANSWERED)
+def test_videos_inline(http: httpx.Client) -> None:
+    payload = base64.b64encode(shown("red", "red")).decode()
+    for data in (f"data:video/mp4;base64,{payload}", payload, f"DATA:;BASE64,{payload}"):
+        part = {"type": "input_video", "input_video": {"data": data, "format": "mp4"}}
+        response = http.post(CHAT, json=chat(user(part, "What is in this image?")))
+        content(response)
+        assert response.json()["usage"]["prompt_tokens_details"]["frames"] == 2
+
+
+@field_case(
+    44, "`input_video` with a page as `data:text/html;base64,`, or with garbage", Right(415, "media_unsupported")
+)
+def test_no_videos_inline(http: httpx.Client, right: Right) -> None:
+    page = base64.b64encode(b"<!doctype html><title>x</title>").decode()
+    for data in (f"data:text/html;base64,{page}", page, base64.b64encode(b"garbage").decode()):
+        part = {"type": "input_video", "input_video": {"data": data}}
+        right.check(http.post(CHAT, json=chat(user(part, "x"))), param="messages[0].content[0].input_video")
+
+
+@field_case(44, "`input_video` with base64 that is none", INVALID)
+def test_videos_that_are_no_base64(http: httpx.Client, right: Right) -> None:
+    for data in ("data:video/mp4;base64,!!!!", "!!!!", "data:video/mp4,xxxx"):
+        part = {"type": "input_video", "input_video": {"data": data}}
+        right.check(http.post(CHAT, json=chat(user(part, "x"))), param="messages[0].content[0].input_video")
