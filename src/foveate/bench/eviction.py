@@ -19,7 +19,7 @@ from foveate.core.media import ImageOptions
 from foveate.core.memory import Slot, TensorBundle
 from foveate.decisions.cache_sizing import MULTIPLES
 from foveate.decisions.eviction import POLICY_NAMES, Holdings, PolicyName, make_policy
-from foveate.decisions.miss_ratio import MissRatioCurve
+from foveate.decisions.miss_ratio import SAMPLES_MAX, MissRatioCurve
 from foveate.decisions.simulation import Content, Outcome, StackDistances, replay
 
 POLICY_LOOKUPS: Final = 50_000
@@ -30,10 +30,20 @@ OPERATIONS: Final = 20_000
 ENTRIES: Final = 1000
 
 CURVE_LOOKUPS: Final = 1_000_000
-CURVE_RATE: Final = 0.01
-CURVES: Final[dict[str, Callable[[int], list[Content]]]] = {
-    "Zipf 0.9 of 300,000 media": lambda seed: zipf(CURVE_LOOKUPS, 0.9, seed, contents=300_000),
-    "chat": lambda seed: chat(CURVE_LOOKUPS, seed, conversations=2000),
+
+
+def _popular(seed: int) -> list[Content]:
+    return zipf(CURVE_LOOKUPS, 0.9, seed, contents=300_000)
+
+
+def _conversations(seed: int) -> list[Content]:
+    return chat(CURVE_LOOKUPS, seed, conversations=2000)
+
+
+CURVES: Final[dict[str, tuple[Callable[[int], list[Content]], float]]] = {
+    "Zipf 0.9 at 1 %": (_popular, 0.01),
+    "chat at 1 %": (_conversations, 0.01),
+    f"Zipf 0.9, at most {SAMPLES_MAX:,} keys": (_popular, 1.0),
 }
 
 
@@ -138,18 +148,18 @@ def _lookups_per_second(seed: int) -> float:
 def curves(rounds: int) -> list[Figure]:
     """Cost of a sampled curve for each lookup, and its error against the exact one."""
     figures = []
-    for name, make in CURVES.items():
-        costs, errors, saved_errors, keys = [], [], [], []
+    for name, (make, rate) in CURVES.items():
+        costs, errors, saved_errors, followed = [], [], [], 0
         for seed in range(rounds):
             trace = make(seed)
             exact = StackDistances(trace)
-            curve: MissRatioCurve[Content] = MissRatioCurve(exact.bytes // 16, rate_max=CURVE_RATE)
+            curve: MissRatioCurve[Content] = MissRatioCurve(exact.bytes // 16, rate_max=rate)
             costs.append(_lookup_us(curve, trace, exact))
             error, saved_error = _errors(curve, exact)
             errors.append(error)
             saved_errors.append(saved_error)
-            keys.append(len(set(trace)) * CURVE_RATE)
-        what = f"{CURVE_LOOKUPS:,} lookups, {CURVE_RATE:.0%} of the contents sampled (about {statistics.mean(keys):,.0f}), {rounds} seeds"
+            followed += curve.seen().followed
+        what = f"{CURVE_LOOKUPS:,} lookups, {followed // rounds:,} keys followed, {rounds} seeds"
         points = "mean absolute error at 1/4, 1/2, 1, 2, 4, 16 times the capacity and unlimited against the exact curve"
         figures += [
             Figure(

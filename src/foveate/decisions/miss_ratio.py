@@ -5,10 +5,11 @@ seen all or not at all, and distances among the sampled contents, scaled up, are
 Ahmad, "Efficient MRC construction with SHARDS", FAST 2015, in its fixed-size form (section 3.3: the threshold sinks so that no more than a
 fixed number of keys is followed), here for entries of different sizes: distances are bytes.
 
-A small sample lacks the few hottest contents or has them by chance, so that its number of lookups is far off while its number of misses
-is not: hot contents hardly ever miss. The paper's SHARDS_adj (section 3.2) takes what is lacking for hits at the smallest distance. We
-know more, because the cache that is watched tells what it really missed: the sampled misses are scaled to agree with that at the
-capacity there is. Over 1 M Zipf lookups at 1 % that halves the mean error (docs/caches.md). Where the sample has no miss, SHARDS_adj holds.
+A small sample has by chance too many or too few of the hottest contents, and too many or too few of the bytes used lately. The paper's
+SHARDS_adj (section 3.2) takes the lookups it lacks for hits at the smallest distance. We know more: the cache that is watched tells of
+each lookup whether it hit. So the scale of distances is corrected until as many sampled lookups hit at today's capacity as truly did, and
+the sampled misses (hot contents hardly ever miss, so these are steadier than the hits) are scaled to the cache's own. Where the sample has
+no miss, SHARDS_adj holds. docs/caches.md has the errors.
 
 The curve is that of least-recently-used eviction, without uses that last. What it is good for: :mod:`.cache_sizing`.
 """
@@ -16,7 +17,7 @@ The curve is that of least-recently-used eviction, without uses that last. What 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from math import inf, log2
@@ -48,6 +49,9 @@ HALVE_AT: Final = 2_000_000
 _BUCKETS_PER_OCTAVE: Final = 32
 """Distances are kept to 2.2 %."""
 
+_CORRECTION_MAX: Final = 2.0 * _BUCKETS_PER_OCTAVE
+"""A factor of four: a sample of a few dozen keys is no further off, and a cache that is does not behave like the model."""
+
 _HASH_DIGITS: Final = 16
 _HASH_RANGE: Final = 16**_HASH_DIGITS
 
@@ -63,9 +67,9 @@ class Predicted(msgspec.Struct, frozen=True):
 class Seen(msgspec.Struct, frozen=True):
     """What was counted: all lookups, their hits, what they would cost without a cache and what hits saved, in milliseconds.
 
-    ``sampled``: lookups followed since the start. ``rate``: share (0..1) of the contents followed now. ``seen_once``: share of the keys
-    that were looked up only once. ``misses_over_modelled``: what the cache missed over what the sample says that least-recently-used
-    eviction would have; far from 1, with many sampled, the cache does not behave like the model.
+    ``sampled``: lookups followed since the start. ``followed``: keys followed now. ``rate``: share (0..1) of the contents followed now.
+    ``seen_once``: share of the keys that were looked up only once. ``misses_over_modelled``: what the cache missed over what the sample
+    says that least-recently-used eviction would have; far from 1, with many sampled, the cache does not behave like the model.
     """
 
     lookups: int
@@ -73,6 +77,7 @@ class Seen(msgspec.Struct, frozen=True):
     cost_ms: float
     saved_ms: float
     sampled: int
+    followed: int
     rate: float
     seen_once: float
     misses_over_modelled: float
@@ -91,27 +96,29 @@ class _Sample:
 class _Reuses:
     """Reuses by distance, and all lookups of the sample, both scaled up: in number, or in milliseconds."""
 
-    __slots__ = ("by_distance", "sampled")
+    __slots__ = ("by_distance", "hit", "sampled")
 
     def __init__(self) -> None:
-        self.sampled = 0.0
+        self.sampled = self.hit = 0.0
         self.by_distance: dict[int, float] = {}
 
-    def count(self, worth: float, number: int | None) -> None:
-        """Count a lookup, and in which bucket it is a reuse."""
+    def count(self, worth: float, number: int | None, hit: bool) -> None:
+        """Count a lookup, in which bucket it is a reuse, and whether it hit."""
         self.sampled += worth
+        if hit:
+            self.hit += worth
         if number is not None:
             self.by_distance[number] = self.by_distance.get(number, 0.0) + worth
 
     def halve(self) -> None:
         self.sampled /= 2
+        self.hit /= 2
         for number in self.by_distance:
             self.by_distance[number] /= 2
 
     def within(self, places: Sequence[float]) -> list[float]:
         """Sum the reuses within each place, a distance on the buckets' scale. Within a bucket the curve is taken for straight."""
-        numbers = sorted(self.by_distance)
-        totals = list(accumulate((self.by_distance[number] for number in numbers), initial=0.0))
+        numbers, totals = self._totals()
         sums = []
         for place in places:
             whole = bisect_right(numbers, place - 1)
@@ -119,16 +126,28 @@ class _Reuses:
             sums.append(totals[whole] + part * (totals[min(whole + 1, len(numbers))] - totals[whole]))
         return sums
 
-    def hits(self, places: Sequence[float], today: float, hit: float, missed: float) -> list[float]:
-        """Return what would have hit within each place, when ``hit`` and ``missed`` is what truly did at ``today``."""
-        at_today, *within = self.within((today, *places))
-        if self.sampled > at_today:
-            scale = missed / (self.sampled - at_today)
+    def place(self, target: float) -> float:
+        """Return the place within which the reuses sum to ``target``: the inverse of :meth:`within`."""
+        numbers, totals = self._totals()
+        if not 0 < target <= totals[-1]:
+            return -inf if target <= 0 else inf
+        after = bisect_left(totals, target)
+        return numbers[after - 1] + (target - totals[after - 1]) / (totals[after] - totals[after - 1])
+
+    def hits(self, places: Sequence[float], hit: float, missed: float) -> list[float]:
+        """Return what would have hit within each place, when ``hit`` and ``missed`` is what truly did."""
+        within = self.within(places)
+        if self.sampled > self.hit:
+            scale = missed / (self.sampled - self.hit)
             hits = [hit + missed - scale * (self.sampled - reused) for reused in within]
         else:
             lacking = hit + missed - self.sampled
             hits = [reused + lacking if reused else 0.0 for reused in within]
         return [min(max(value, 0.0), hit + missed) for value in hits]
+
+    def _totals(self) -> tuple[list[int], list[float]]:
+        numbers = sorted(self.by_distance)
+        return numbers, list(accumulate((self.by_distance[number] for number in numbers), initial=0.0))
 
 
 class MissRatioCurve(Generic[K]):
@@ -165,7 +184,7 @@ class MissRatioCurve(Generic[K]):
             self._misses += 1
             self._missed_ms += cost_ms
         if key.digest < self._below:
-            self._follow(key, size, cost_ms)
+            self._follow(key, size, cost_ms, hit)
 
     def seen(self) -> Seen:
         """Return what was counted."""
@@ -178,6 +197,7 @@ class MissRatioCurve(Generic[K]):
             cost_ms=self._saved_ms + self._missed_ms,
             saved_ms=self._saved_ms,
             sampled=self._sampled,
+            followed=len(self._samples),
             rate=1 / self._weight,
             seen_once=once / keys if keys else 0.0,
             misses_over_modelled=self._misses / modelled if modelled > 0 else 1.0,
@@ -185,22 +205,34 @@ class MissRatioCurve(Generic[K]):
 
     def predict(self, capacities: Sequence[int | None]) -> list[Predicted]:
         """Predict for each capacity in bytes; ``None`` is unlimited (as far as the horizon, when more keys came than can be followed)."""
-        places = [inf if bytes_max is None else _place(bytes_max) for bytes_max in capacities]
-        today = _place(self.capacity_bytes)
-        hits = self._lookups.hits(places, today, self._hits, self._misses)
-        saved = self._ms.hits(places, today, self._saved_ms, self._missed_ms)
+        places = [inf if bytes_max is None else self._corrected(bytes_max) for bytes_max in capacities]
+        hits = self._lookups.hits(places, self._hits, self._misses)
+        saved = self._ms.hits(places, self._saved_ms, self._missed_ms)
         lookups = max(self._hits + self._misses, 1.0)
         footprint = round(self._stack.bytes * self._weight)
         held = [footprint if bytes_max is None else min(bytes_max, footprint) for bytes_max in capacities]
         return [Predicted(hit / lookups, ms, size) for hit, ms, size in zip(hits, saved, held, strict=True)]
 
-    def _follow(self, key: K, size: int, cost_ms: float) -> None:
+    def _corrected(self, bytes_max: int) -> float:
+        """Return the place that stands for a capacity in this sample.
+
+        At today's capacity it is the place within which as many sampled lookups are reuses as truly hit. What the sample has too much of
+        below today's capacity it has too much of above as well, among ever more bytes that it has right on average: so smaller
+        capacities are corrected as today's is, and larger ones less, in proportion.
+        """
+        lookups, today = self._lookups, _place(self.capacity_bytes)
+        lookup = self._weight / 2
+        nearest = min(max(today, lookups.place(lookups.hit - lookup)), lookups.place(lookups.hit + lookup))
+        shift = min(max(nearest - today, -_CORRECTION_MAX), _CORRECTION_MAX)
+        return _place(bytes_max) + shift * min(1.0, self.capacity_bytes / max(bytes_max, 1))
+
+    def _follow(self, key: K, size: int, cost_ms: float, hit: bool) -> None:
         weight = self._weight
         self._sampled += 1
         above = self._stack.use(key, size)
         number = None if above is None else int(_place(above * weight + size))
-        self._lookups.count(weight, number)
-        self._ms.count(weight * cost_ms, number)
+        self._lookups.count(weight, number, hit)
+        self._ms.count(weight * cost_ms, number, hit)
         if number is None:
             self._begin(key)
         else:

@@ -126,8 +126,8 @@ def test_the_curve_is_that_of_what_the_cache_really_missed() -> None:
     run(curve, trace)
     seen = curve.seen()
     today = curve.predict([curve.capacity_bytes])[0]
-    assert today.hit_ratio == pytest.approx(seen.hits / seen.lookups)
-    assert today.saved_ms == pytest.approx(seen.saved_ms)
+    assert today.hit_ratio == pytest.approx(seen.hits / seen.lookups, abs=0.001)
+    assert today.saved_ms == pytest.approx(seen.saved_ms, rel=0.01)
 
 
 def test_without_a_miss_in_the_sample_its_lack_of_lookups_is_taken_for_hits() -> None:
