@@ -49,7 +49,7 @@ from foveate.observe.observer import Observer
 from foveate.observe.request_log import RequestLog
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
-from foveate.settings import LogSettings, Settings, budgets, flat, read_keys, restart_keys
+from foveate.settings import CacheSettings, LogSettings, Settings, budgets, flat, read_keys, restart_keys
 
 WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
@@ -104,8 +104,8 @@ async def journey(
             media=media,
             encoder=engine,
             engine=engine,
-            processor_cache=ProcessorCache(settings.cache.processor_bytes_max, arena.release),
-            encoder_cache=EncoderCache(settings.cache.encoder_bytes_max, arena.release),
+            processor_cache=_processor_cache(settings.cache, arena),
+            encoder_cache=_encoder_cache(settings.cache, arena),
             aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,
             flights=flights,
@@ -141,6 +141,14 @@ def _arena(size: int) -> Arena:
         raise StartupError(
             f"An arena of {size} bytes cannot be mapped on this machine. Lower limits.arena_bytes_max (--limits-arena-bytes-max)."
         ) from error
+
+
+def _processor_cache(cache: CacheSettings, arena: Arena) -> ProcessorCache:
+    return ProcessorCache(cache.processor_bytes_max, arena.release, policy=cache.processor_policy)
+
+
+def _encoder_cache(cache: CacheSettings, arena: Arena) -> EncoderCache:
+    return EncoderCache(cache.encoder_bytes_max, arena.release, policy=cache.encoder_policy)
 
 
 def served_name(settings: Settings, files: ModelFiles) -> str:

@@ -28,6 +28,11 @@ class ProcessorKey(msgspec.Struct, frozen=True, order=True, tag="processor"):
     def __post_init__(self) -> None:
         _check(self.digest, self.processor_version)
 
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The version that made the entry."""
+        return (self.processor_version,)
+
     def name(self) -> str:
         """Return the key as 64 hexadecimal characters, for logs and administration."""
         return _name(self)
@@ -46,6 +51,11 @@ class EncoderKey(msgspec.Struct, frozen=True, order=True, tag="encoder"):
 
     def __post_init__(self) -> None:
         _check(self.digest, self.processor_version, self.encoder_version)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions that made the entry: the encoder's, and the processor's whose output it encoded."""
+        return self.encoder_version, self.processor_version
 
     @property
     def processor_key(self) -> ProcessorKey:

@@ -1,24 +1,20 @@
 """The processor cache: a picture's model inputs by content, processor version and options.
 
-A hit saves media decode and processor.
-
-Bookkeeping only: the bytes lie in arena slots that the gateway allocated, and are handed back through ``release``.
-Knows nothing of the encoder cache; the journey says which entries have become second-rate
-(:meth:`ProcessorCache.demote`). Lives on the event loop.
+A hit saves media decode and processor. Knows nothing of the encoder cache; the journey says which entries have become second-rate
+(:meth:`ProcessorCache.demote`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
+from foveate.caches.cache import Cache
 from foveate.caches.keys import ProcessorKey
-from foveate.caches.lease import Lease
 from foveate.core.media import PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Stage
-from foveate.decisions.eviction import CacheStats, EvictionReason, Held, Holdings, LeastRecentlyUsed
 
 
 class ProcessorEntry(msgspec.Struct, frozen=True):
@@ -27,103 +23,15 @@ class ProcessorEntry(msgspec.Struct, frozen=True):
     prepared: PreparedImage
     cost_ms: Mapping[Stage, float]
 
+    @property
+    def slot(self) -> Slot:
+        """Where the model inputs lie."""
+        return self.prepared.inputs.slot
 
-class ProcessorCache:
-    """Model inputs within ``capacity_bytes``.
 
-    ``release`` is called exactly once with the slot of every entry given up.
-    """
-
-    def __init__(self, capacity_bytes: int, release: Callable[[Slot], None]) -> None:
-        self._holdings: Holdings[ProcessorKey, ProcessorEntry] = Holdings(capacity_bytes, LeastRecentlyUsed())
-        self._release = release
-        self._hits = self._misses = self._shared = 0
-        self._saved_ms: dict[Stage, float] = {}
-
-    def get(self, key: ProcessorKey) -> Lease[ProcessorEntry] | None:
-        """Look a key up; count a hit or a miss."""
-        held = self._holdings.pin(key)
-        if held is None:
-            self._misses += 1
-            return None
-        self._hits += 1
-        saved = self._saved_ms
-        for stage, ms in held.value.cost_ms.items():
-            saved[stage] = saved.get(stage, 0.0) + ms
-        return Lease(held, self._unpin, self._holdings.repin)
-
-    def put(self, key: ProcessorKey, entry: ProcessorEntry, size: int) -> Lease[ProcessorEntry] | None:
-        """Keep an entry of ``size`` bytes (what its slot really occupies) and lease it.
-
-        The slot then belongs to the cache. ``None``: it does not fit, and the slot stays the caller's. When the key is
-        already there, the older entry stays, the new slot is released and the lease is on the older entry: use
-        ``lease.entry``.
-        """
-        older = self._holdings.pin(key)
-        if older is not None:
-            self._free([entry])
-            return Lease(older, self._unpin, self._holdings.repin)
-        held, freed = self._holdings.add(key, entry, size)
-        self._free(freed)
-        return None if held is None else Lease(held, self._unpin, self._holdings.repin)
-
-    def __contains__(self, key: ProcessorKey) -> bool:
-        """Whether :meth:`get` would hit; counts nothing."""
-        return key in self._holdings
-
-    def keys(self) -> list[ProcessorKey]:
-        """Return the keys that would hit."""
-        return self._holdings.keys()
+class ProcessorCache(Cache[ProcessorKey, ProcessorEntry]):
+    """Model inputs."""
 
     def demote(self, key: ProcessorKey) -> None:
         """Evict this entry before others: its embeddings are cached too. A later hit takes this back."""
         self._holdings.demote(key)
-
-    def shared(self) -> None:
-        """Count a miss that joined work already in flight."""
-        self._shared += 1
-
-    def shrink(self, wanted: int) -> int:
-        """Evict until ``wanted`` bytes are free that were not, as far as leases allow; return how many were freed."""
-        before = self._holdings.bytes
-        self._free(self._holdings.shrink(wanted, "memory"))
-        return before - self._holdings.bytes
-
-    def drop(self, key: ProcessorKey) -> None:
-        """Forget one entry. If leased, its slot is released with the last lease."""
-        self._free(self._holdings.drop(key, "dropped"))
-
-    def drop_version(self, processor_version: str) -> None:
-        """Forget every entry of a processor version."""
-        self._drop_where(lambda key: key.processor_version == processor_version, "version")
-
-    def clear(self) -> None:
-        """Forget every entry."""
-        self._drop_where(lambda key: True, "cleared")
-
-    def stats(self) -> CacheStats:
-        """Return counts and totals. Safe to call from a scrape thread: it copies under the interpreter lock."""
-        holdings = self._holdings
-        return CacheStats(
-            entries=len(holdings),
-            bytes=holdings.bytes,
-            capacity_bytes=holdings.bytes_max,
-            pinned=holdings.pinned,
-            hits=self._hits,
-            misses=self._misses,
-            shared=self._shared,
-            oversize=holdings.oversize,
-            crowded=holdings.crowded,
-            evictions=holdings.evictions.copy(),
-            saved_ms=self._saved_ms.copy(),
-        )
-
-    def _drop_where(self, doomed: Callable[[ProcessorKey], bool], reason: EvictionReason) -> None:
-        self._free(self._holdings.drop_where(doomed, reason))
-
-    def _unpin(self, held: Held[ProcessorKey, ProcessorEntry]) -> None:
-        self._free(self._holdings.unpin(held))
-
-    def _free(self, entries: Iterable[ProcessorEntry]) -> None:
-        for entry in entries:
-            self._release(entry.prepared.inputs.slot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from foveate.decisions.eviction import PolicyName
 from foveate.settings.declare import Bytes, Formats, GiB, KiB, MiB, Names, PictureFormat, Ports, Section, setting
 
 
@@ -152,7 +153,11 @@ class CacheSettings(Section):
     processor_bytes_max: Bytes = setting(
         128 * MiB, "Processor cache: bytes of model inputs kept; 0 turns it off.", low=0
     )
+    processor_policy: PolicyName = setting(
+        "lru", "Processor cache: what is evicted first; lru, s3_fifo or gdsf (docs/caches.md tells when which pays)."
+    )
     encoder_bytes_max: Bytes = setting(256 * MiB, "Encoder cache: bytes of embeddings kept; 0 turns it off.", low=0)
+    encoder_policy: PolicyName = setting("lru", "Encoder cache: what is evicted first; lru, s3_fifo or gdsf.")
     aliases_max: int = setting(16384, "Clients' own names for pictures (uuid) remembered.", low=1, high=10_000_000)
 
 

@@ -230,3 +230,15 @@ Model.TestCase.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestModel = Model.TestCase
+
+
+def test_the_policy_decides_what_goes_first_by_what_an_entry_cost_and_its_bytes() -> None:
+    slots = Slots()
+    for policy, gone in (("lru", 1), ("gdsf", 2)):
+        cache = EncoderCache(100, slots.release, policy=policy)  # type: ignore[arg-type]
+        for content, size, cost in ((1, 40, 900.0), (2, 40, 1.0), (3, 40, 1.0)):
+            lease = cache.put(key(content), entry(slots.allocate(size), cost), size)
+            assert lease is not None
+            lease.release()
+        assert key(gone) not in cache
+        assert len(cache.keys()) == 2

@@ -58,6 +58,6 @@ def test_the_policies_differ_as_documented() -> None:
         for name, trace in (("popular", popular), ("chat", conversations))
         for policy in POLICY_NAMES
     }
-    for other in ("s3fifo", "gdsf"):
+    for other in ("s3_fifo", "gdsf"):
         assert saved["popular", other] > saved["popular", "lru"] + 0.05
         assert saved["chat", other] < saved["chat", "lru"] - 0.05

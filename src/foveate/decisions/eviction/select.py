@@ -12,14 +12,14 @@ from foveate.decisions.eviction.s3fifo import SmallMainGhost
 
 K = TypeVar("K", bound=Hashable)
 
-PolicyName = Literal["lru", "s3fifo", "gdsf"]
+PolicyName = Literal["lru", "s3_fifo", "gdsf"]
 POLICY_NAMES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 """docs/caches.md tells when a policy other than ``lru`` pays."""
 
 
 def make_policy(name: PolicyName, bytes_max: int) -> Policy[K]:
     """Return a new policy for one cache of ``bytes_max``."""
-    if name == "s3fifo":
+    if name == "s3_fifo":
         return SmallMainGhost(bytes_max)
     if name == "gdsf":
         return SavedPerByte()
