@@ -144,11 +144,15 @@ def _arena(size: int) -> Arena:
 
 
 def _processor_cache(cache: CacheSettings, arena: Arena) -> ProcessorCache:
-    return ProcessorCache(cache.processor_bytes_max, arena.release, policy=cache.processor_policy)
+    return ProcessorCache(
+        cache.processor_bytes_max, arena.release, policy=cache.processor_policy, curve_rate=cache.curve_sample_rate
+    )
 
 
 def _encoder_cache(cache: CacheSettings, arena: Arena) -> EncoderCache:
-    return EncoderCache(cache.encoder_bytes_max, arena.release, policy=cache.encoder_policy)
+    return EncoderCache(
+        cache.encoder_bytes_max, arena.release, policy=cache.encoder_policy, curve_rate=cache.curve_sample_rate
+    )
 
 
 def served_name(settings: Settings, files: ModelFiles) -> str:

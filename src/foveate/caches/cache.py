@@ -1,17 +1,21 @@
-"""What the two caches have in common: look-ups, leases, bytes within a capacity, and what became of each entry.
+"""What the two caches have in common: look-ups, leases, bytes within a capacity, and what is told of them.
 
 Bookkeeping only: the bytes lie in arena slots that the gateway allocated, and are handed back through ``release``. Lives on the event loop.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from foveate.caches.lease import Lease
+from foveate.core.clock import now
 from foveate.core.memory import Slot
 from foveate.core.stages import Stage
+from foveate.decisions.cache_sizing import Advice, advise
 from foveate.decisions.eviction import CacheStats, EvictionReason, Held, Holdings, PolicyName, make_policy
+from foveate.decisions.miss_ratio import MissRatioCurve
 
 
 class CacheKey(Hashable, Protocol):
@@ -43,12 +47,23 @@ E = TypeVar("E", bound=CacheEntry)
 class Cache(Generic[K, E]):
     """Entries within ``capacity_bytes``, given up in the order of ``policy``.
 
-    ``release`` is called exactly once with the slot of every entry given up.
+    ``release`` is called exactly once with the slot of every entry given up. ``curve_rate`` is the share (0..1) of contents whose look-ups
+    are followed to tell what other capacities would do (:meth:`advice`); 0: none.
     """
 
-    def __init__(self, capacity_bytes: int, release: Callable[[Slot], None], *, policy: PolicyName = "lru") -> None:
+    def __init__(
+        self,
+        capacity_bytes: int,
+        release: Callable[[Slot], None],
+        *,
+        policy: PolicyName = "lru",
+        curve_rate: float = 0.0,
+    ) -> None:
         self._holdings: Holdings[K, E] = Holdings(capacity_bytes, make_policy(policy, capacity_bytes))
         self._release = release
+        self._curve: MissRatioCurve[K] | None = (
+            MissRatioCurve(capacity_bytes, rate_max=curve_rate) if curve_rate else None
+        )
         self._hits = self._misses = self._shared = 0
         self._saved_ms: dict[Stage, float] = {}
 
@@ -59,9 +74,12 @@ class Cache(Generic[K, E]):
             self._misses += 1
             return None
         self._hits += 1
+        held.hits += 1
+        held.used_at = now()
         saved = self._saved_ms
         for stage, ms in held.value.cost_ms.items():
             saved[stage] = saved.get(stage, 0.0) + ms
+        self._follow(key, held.value, held.size, hit=True)
         return Lease(held, self._unpin, self._holdings.repin)
 
     def put(self, key: K, entry: E, size: int) -> Lease[E] | None:
@@ -69,14 +87,17 @@ class Cache(Generic[K, E]):
 
         The slot then belongs to the cache. ``None``: it does not fit, and the slot stays the caller's. When the key is
         already there, the older entry stays, the new slot is released and the lease is on the older entry: use
-        ``lease.entry``.
+        ``lease.entry``. Where a curve is kept, the look-up that this entry was made for counts there as a miss.
         """
+        self._follow(key, entry, size, hit=False)
         older = self._holdings.pin(key)
         if older is not None:
             self._free([entry])
             return Lease(older, self._unpin, self._holdings.repin)
         held, freed = self._holdings.add(key, entry, size, sum(entry.cost_ms.values()))
         self._free(freed)
+        if held is not None:
+            held.used_at = now()
         return None if held is None else Lease(held, self._unpin, self._holdings.repin)
 
     def __contains__(self, key: K) -> bool:
@@ -88,8 +109,13 @@ class Cache(Generic[K, E]):
         return self._holdings.keys()
 
     def shared(self) -> None:
-        """Count a miss that joined work already in flight."""
+        """Count work in flight that was joined."""
         self._shared += 1
+
+    def joined(self, key: K, entry: E) -> None:
+        """Count a look-up that missed, joined work in flight and got this entry: to the curve, one that was spared the work."""
+        self._shared += 1
+        self._follow(key, entry, entry.slot.size, hit=True)
 
     def shrink(self, wanted: int) -> int:
         """Evict until ``wanted`` bytes are free that were not, as far as leases allow; return how many were freed."""
@@ -97,9 +123,11 @@ class Cache(Generic[K, E]):
         self._free(self._holdings.shrink(wanted, "memory"))
         return before - self._holdings.bytes
 
-    def drop(self, key: K) -> None:
-        """Forget one entry. If leased, its slot is released with the last lease."""
-        self._free(self._holdings.drop(key, "dropped"))
+    def drop(self, key: K, reason: EvictionReason = "dropped") -> int:
+        """Forget one entry; return the bytes it occupied, 0 when it was not there. If leased, its slot is released with the last lease."""
+        held = self._holdings.find(key)
+        self._free(self._holdings.drop(key, reason))
+        return 0 if held is None else held.size
 
     def drop_version(self, version: str) -> None:
         """Forget every entry that this version had a part in."""
@@ -108,6 +136,18 @@ class Cache(Generic[K, E]):
     def clear(self) -> None:
         """Forget every entry."""
         self._drop_where(lambda key: True, "cleared")
+
+    def named(self, name: str) -> K | None:
+        """Return the key of this name. O(entries), some microseconds each: to be called from a thread."""
+        return next((key for key in self.keys() if key.name() == name), None)
+
+    def hottest(self, limit: int) -> list[Held[K, E]]:
+        """Return the entries hit most often, at most ``limit``; of equals, those used last. O(entries): to be called from a thread."""
+        return heapq.nlargest(limit, self._holdings.entries(), key=lambda held: (held.hits, held.used_at))
+
+    def advice(self) -> Advice | None:
+        """Return what other capacities would do, as far as is known by now; ``None`` where no curve is kept."""
+        return None if self._curve is None else advise(self._curve)
 
     def stats(self) -> CacheStats:
         """Return counts and totals. Safe to call from a scrape thread: it copies under the interpreter lock."""
@@ -128,6 +168,10 @@ class Cache(Generic[K, E]):
 
     def _drop_where(self, doomed: Callable[[K], bool], reason: EvictionReason) -> None:
         self._free(self._holdings.drop_where(doomed, reason))
+
+    def _follow(self, key: K, entry: E, size: int, *, hit: bool) -> None:
+        if self._curve is not None:
+            self._curve.lookup(key, size, sum(entry.cost_ms.values()), hit)
 
     def _unpin(self, held: Held[K, E]) -> None:
         self._free(self._holdings.unpin(held))

@@ -52,7 +52,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
             raise
         item.lease = made.lease
         if shared:
-            tools.encoder_cache.shared()
+            tools.encoder_cache.joined(key, made.lease.entry)
             if not made.processor_hit:
                 tools.processor_cache.shared()
             job.ledger.counts.shared += 1

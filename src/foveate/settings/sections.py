@@ -158,6 +158,10 @@ class CacheSettings(Section):
     )
     encoder_bytes_max: Bytes = setting(256 * MiB, "Encoder cache: bytes of embeddings kept; 0 turns it off.", low=0)
     encoder_policy: PolicyName = setting("lru", "Encoder cache: what is evicted first; lru, s3_fifo or gdsf.")
+    curve_sample_rate: float = setting(
+        1.0, "Share of contents whose look-ups are followed to tell what other capacities would do, at first; 0: none.",
+        low=0, high=1,
+    )  # fmt: skip
     aliases_max: int = setting(16384, "Clients' own names for pictures (uuid) remembered.", low=1, high=10_000_000)
 
 

@@ -49,9 +49,12 @@ class CacheStats(msgspec.Struct, frozen=True):
 
 
 class Held(Generic[K, V]):
-    """One entry. ``pins`` counts its users; ``listed`` tells whether the key still finds it."""
+    """One entry. ``pins`` counts its users; ``listed`` tells whether the key still finds it.
 
-    __slots__ = ("key", "listed", "pins", "size", "value")
+    ``hits`` and ``used_at`` (monotonic seconds) are its owner's to keep: nothing here knows the time, or which pin is a hit.
+    """
+
+    __slots__ = ("hits", "key", "listed", "pins", "size", "used_at", "value")
 
     def __init__(self, key: K, value: V, size: int) -> None:
         self.key = key
@@ -59,6 +62,8 @@ class Held(Generic[K, V]):
         self.size = size
         self.pins = 1
         self.listed = True
+        self.hits = 0
+        self.used_at = 0.0
 
 
 class Holdings(Generic[K, V]):
@@ -92,6 +97,14 @@ class Holdings(Generic[K, V]):
     def keys(self) -> list[K]:
         """Return the keys that :meth:`pin` would find."""
         return list(self._listed)
+
+    def entries(self) -> list[Held[K, V]]:
+        """Return the entries that :meth:`pin` would find."""
+        return list(self._listed.values())
+
+    def find(self, key: K) -> Held[K, V] | None:
+        """Find an entry without using it."""
+        return self._listed.get(key)
 
     def pin(self, key: K) -> Held[K, V] | None:
         """Find an entry and add a pin to it."""
