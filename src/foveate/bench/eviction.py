@@ -159,11 +159,16 @@ def curves(rounds: int) -> list[Figure]:
             errors.append(error)
             saved_errors.append(saved_error)
             followed += curve.seen().followed
+        goal = 1 if rate < 1 else None
         what = f"{CURVE_LOOKUPS:,} lookups, {followed // rounds:,} keys followed, {rounds} seeds"
         points = "mean absolute error at 1/4, 1/2, 1, 2, 4, 16 times the capacity and unlimited against the exact curve"
         figures += [
             Figure(
-                f"A curve's cost for each lookup, {name}", f"CPU time, the loop included; {what}", tuple(costs), "µs", 1
+                f"A curve's cost for each lookup, {name}",
+                f"CPU time, the loop included; {what}",
+                tuple(costs),
+                "µs",
+                goal,
             ),
             Figure(f"A curve's error, hit ratio, {name}", f"{points}; {what}", tuple(errors), "%", 1),
             Figure(f"A curve's error, saved share, {name}", f"{points}; {what}", tuple(saved_errors), "%"),

@@ -38,7 +38,7 @@ class Digested(Hashable, Protocol):
 K = TypeVar("K", bound=Digested)
 
 SAMPLES_MAX: Final = 8192
-"""Keys followed at most, about 6 MB in CPython. The paper (figure 5) finds mean errors below 0.01 with this many."""
+"""Keys followed at most, about 8 MB in CPython. The paper (figure 5) finds mean errors below 0.01 with this many."""
 
 HORIZON: Final = 64
 """Multiple of the capacity beyond which reuse may be forgotten: four times the largest multiple that is predicted."""

@@ -28,7 +28,7 @@ HITS_TO_MAIN: Final = 2
 """Hits on a key while in the small queue that move it to the main queue (the paper, algorithm 1: more than one)."""
 
 GHOSTS_MAX: Final = 65_536
-"""Fingerprints of given-up keys that are remembered at most, whatever the sizes: about 15 MB in CPython. At 100 kB an entry they
+"""Fingerprints of given-up keys that are remembered at most, whatever the sizes: about 8 MB in CPython. At 100 kB an entry they
 cover a main queue of 6.5 GB."""
 
 

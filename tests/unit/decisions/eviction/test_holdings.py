@@ -189,6 +189,14 @@ class Model(RuleBasedStateMachine):
             self.demoted.discard(held.value)
         return held
 
+    @rule(key=keys, times=st.integers(1, 3))
+    def use(self, key: str, times: int) -> None:
+        """Come and go, so that a policy learns what is popular."""
+        for _ in range(times):
+            held = self.pin(key)
+            if held is not None:
+                self.unpin(held)
+
     @rule(held=consumes(pins))
     def give_back(self, held: Held[str, int] | None) -> None:
         if held is not None:

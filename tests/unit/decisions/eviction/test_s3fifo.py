@@ -83,6 +83,17 @@ def test_what_is_in_use_is_passed_over_and_comes_back_as_new() -> None:
     assert given_up(queues, 3) == ["a", "d", None]
 
 
+def test_what_is_in_use_in_the_main_queue_is_passed_over_too() -> None:
+    queues = policy()
+    add(queues, "a", "b", "c")
+    use(queues, "a", 2)
+    assert given_up(queues, 2) == ["b", "c"]
+    queues.touch("a")
+    assert given_up(queues, 1) == [None]
+    queues.admit("a")
+    assert given_up(queues, 2) == ["a", None]
+
+
 def test_a_use_does_not_make_a_key_young() -> None:
     queues = policy()
     add(queues, "a", "b")
