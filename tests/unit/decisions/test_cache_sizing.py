@@ -55,6 +55,13 @@ def test_the_capacity_is_compared_with_what_is_needed(part: float, verdict: str)
     assert "B answers" in said.words
 
 
+def test_without_a_cache_yet_one_is_sized_all_the_same() -> None:
+    said = advice(zipf(3000, 0.9, 1, contents=200), 0)
+    assert said.verdict == "larger_helps"
+    assert "an unlimited cache" in said.words
+    assert said.points[-1].predicted.hit_ratio > 0.9
+
+
 def test_the_points_are_the_multiples_and_unlimited() -> None:
     said = advice(zipf(2000, 0.9, 1, contents=200), 10**8)
     assert [point.multiple for point in said.points] == [*MULTIPLES, None]

@@ -19,10 +19,10 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 SMALL_SHARE: Final = 0.1
-"""The small queue's share of the bytes (the paper, section 4.1: 10 % serves most of its 6,594 traces best)."""
+"""The small queue's share of the bytes (the paper's choice)."""
 
 HITS_COUNTED_MAX: Final = 3
-"""Two bits of counter for each key (the paper, section 4.1)."""
+"""Two bits of counter for each key (the paper's)."""
 
 HITS_TO_MAIN: Final = 2
 """Hits on a key while in the small queue that move it to the main queue (the paper, algorithm 1: more than one)."""
