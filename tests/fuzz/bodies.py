@@ -112,6 +112,9 @@ def seeds() -> list[bytes]:
         json.loads(line)["url"].encode("utf-8", "surrogatepass")
         for line in (CASES / "case036_data_urls.jsonl").read_text().splitlines()
     ]
+    urls += [
+        b"data:;base64,AAAA" + filler * 40 + b"AAAA" for filler in (b" ", b"\t\r\n", b"%20", b"%0a", b",AAAA", b"=")
+    ]
     recorded = [
         line.encode()
         for name in ("case100_requests", "case108_part_shapes", "case109_detail_values")

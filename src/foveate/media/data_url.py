@@ -12,8 +12,8 @@ from __future__ import annotations
 import binascii
 import re
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
+import numpy as np
 import pybase64
 
 from foveate.core.errors import DataUrlInvalid
@@ -26,8 +26,12 @@ FRAMES_KIND: Final = "video/jpeg"
 FRAME_BYTES_MIN: Final = 16
 
 _RAW_BASE64: Final = re.compile(r"[A-Za-z0-9+/_\-\s]{16,64}=*\s*")
-_LINE_BREAK: Final = re.compile(rb"[ \t]*[\r\n]+[ \t]*")
+_INNER_SPACE: Final = re.compile(rb"[^ \t\r\n][ \t]+[^ \t\r\n]")
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
+_NO_DIGIT: Final = 255
+_HEX_VALUES: Final = np.full(256, _NO_DIGIT, np.uint8)
+_HEX_VALUES[list(b"0123456789abcdef")] = range(16)
+_HEX_VALUES[list(b"ABCDEF")] = range(10, 16)
 
 
 def is_data_url(text: str) -> bool:
@@ -98,10 +102,14 @@ def _decode_repaired(payload: str) -> bytes:
         raise DataUrlInvalid("The data URL's payload is not base64.")
     data = payload.encode("ascii")
     if b"%" in data:
-        data = unquote_to_bytes(data)
+        data = _unescaped(data)
     # Only line breaks (with their indentation) and outer spaces are dropped: a lone space inside may be a + that a
-    # form decoder replaced.
-    data = _LINE_BREAK.sub(b"", data.strip()).translate(_URL_SAFE)
+    # form decoder replaced. Both steps look at each byte once, whatever the text: a pattern that finds a line break with
+    # the spaces before it would start anew at every space.
+    data = data.strip()
+    if _INNER_SPACE.search(data):
+        raise DataUrlInvalid("The data URL's payload holds characters that are not base64.")
+    data = data.translate(_URL_SAFE, b" \t\r\n")
     body = data.rstrip(b"=")
     if len(data) - len(body) > 2:
         raise DataUrlInvalid("The data URL's base64 has too much padding.")
@@ -111,3 +119,16 @@ def _decode_repaired(payload: str) -> bytes:
         return pybase64.b64decode(body + b"=" * (-len(body) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise DataUrlInvalid("The data URL's payload holds characters that are not base64.") from None
+
+
+def _unescaped(data: bytes) -> bytes:
+    """Return ``data`` percent-decoded: as a whole, since the standard library takes a microsecond for each escape."""
+    codes = np.frombuffer(data + b"  ", np.uint8).copy()
+    places = np.flatnonzero(codes == ord("%"))
+    high, low = _HEX_VALUES[codes[places + 1]], _HEX_VALUES[codes[places + 2]]
+    if _NO_DIGIT in high or _NO_DIGIT in low:
+        raise DataUrlInvalid("The data URL's payload has a % that is not followed by two hexadecimal digits.")
+    codes[places] = high * 16 + low
+    kept = np.ones(len(codes), bool)
+    kept[places + 1] = kept[places + 2] = kept[len(data) :] = False
+    return codes[kept].tobytes()

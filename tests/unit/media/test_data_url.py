@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,42 @@ def test_a_plus_that_became_a_space_is_refused(data: bytes, draw: st.DataObject)
     if at < len(plain):
         with pytest.raises(DataUrlInvalid):
             decode_data_url("data:;base64," + plain[:at] + " " + plain[at + 1 :] + "AAAA")
+
+
+@pytest.mark.parametrize("filler", [" ", "\t", " \t", "%20", "%09", " \n", "\t\r", "\n", "%0A%20", "=", "-", "A ", "%"])
+def test_a_payload_of_any_filler_is_decoded_or_refused_within_the_time_of_a_test(filler: str) -> None:
+    # A small body is decoded on the event loop. What costs its square would take hours for a payload of this size.
+    for head, tail in (("AAAA", "AAAA"), ("AAAA", "\nAAAA"), ("", "AAAA"), ("AAAA", "")):
+        url = f"data:image/png;base64,{head}{filler * (400_000 // len(filler))}{tail}"
+        try:
+            decoded = decode_data_url(url)
+        except DataUrlInvalid:
+            continue
+        assert decoded == bytes(3 * len(head + tail.strip()) // 4) or filler in "-A "
+
+
+def test_a_space_within_a_line_is_refused_wherever_the_line_breaks_are() -> None:
+    for payload in ("AA AA", "AAAA\nAA AA", "AAAA\n AA\tAA\n", "A A\nAA", "AAAA AAAA\n"):
+        with pytest.raises(DataUrlInvalid, match="not base64"):
+            decode_data_url(f"data:;base64,{payload}")
+    for payload in ("AA\nAA", " AA \r\n\tAA ", "A\n \n \nAAA", "A%20%0D%0AAAA"):
+        assert decode_data_url(f"data:;base64,{payload}") == bytes(3)
+
+
+@given(st.text(alphabet="%0aA=bF3", max_size=40))
+def test_escapes_mean_what_the_standard_library_says(payload: str) -> None:
+    if not re.search("%(?![0-9a-fA-F]{2})", payload):
+        plain = unquote(payload, "latin-1")
+        assert _outcome(f"data:;base64,{payload}") == _outcome(f"data:;base64,{plain}") or "%" in plain
+    else:
+        assert _outcome(f"data:;base64,{payload}") is None
+
+
+def _outcome(url: str) -> bytes | None:
+    try:
+        return decode_data_url(url)
+    except DataUrlInvalid:
+        return None
 
 
 @given(st.text(max_size=80))
