@@ -374,9 +374,6 @@ def test_every_request_is_in_the_log_once(outcome: Outcome) -> None:
     assert logged["refused"] + logged["overloaded"] + logged["failed"] == ended["error"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bodies that are no valid request are in the log, but in no outcome of foveate_requests_total"
-)
 def test_every_request_is_counted_once(outcome: Outcome) -> None:
     assert outcome.ended == outcome.logged
 

@@ -52,6 +52,7 @@ class Reloads:
         async with self._one:
             try:
                 fresh = await asyncio.to_thread(self._read)
+                _refuse_opening(self._in_force.rules, fresh.rules)
             except StartupError as error:
                 self._metrics.count("foveate_reloads_total", "refused")
                 log.warning("reload refused, the old rules stay", reason=error.public)
@@ -66,6 +67,14 @@ class Reloads:
         self._metrics.count("foveate_reloads_total", "reloaded")
         log.info("reloaded", tiers=done.tiers, keys=done.keys, changed=done.changed, restart_needed=done.restart_needed)
         return done
+
+
+def _refuse_opening(old: Rules, new: Rules) -> None:
+    """Refuse to go from keys to none: more likely a file half written than the wish to let everybody in. Raises StartupError."""
+    if len(old.keys) and not len(new.keys):
+        raise StartupError(
+            "The API keys are gone from the settings. To serve everybody without a key, restart the server."
+        )
 
 
 def _differing(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:

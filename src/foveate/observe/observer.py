@@ -38,8 +38,9 @@ class Observer:
             self._log.write(record)
 
     def refused(self, request_id: str, received_at: float, error: FoveateError, at: float) -> None:
-        """A request was refused before it was understood: it was never opened, and belongs to no modality's series."""
+        """A request was refused before it was understood: it was never opened, and its modality is not known."""
         total_ms = (at - received_at) * 1e3
+        self._metrics.count("foveate_requests_total", "unknown", outcome_of(error))
         self._metrics.count("foveate_errors_total", error.code)
         self._budget(error.limit_name)
         if self._log is not None:

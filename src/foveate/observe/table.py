@@ -48,6 +48,8 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 MODALITY: Final = Label("modality", get_args(Modality))
+ENDED_MODALITY: Final = Label("modality", (*get_args(Modality), "unknown"))
+"""``unknown``: refused before the body was understood."""
 OUTCOME: Final = Label("outcome", OUTCOMES)
 STAGE: Final = Label("stage", STAGES)
 ITEM_STAGE: Final = Label("stage", STAGES[1:7])
@@ -77,7 +79,7 @@ def _requests() -> list[Metric]:
     total = "From the request's last byte to its end, whatever the end."
     tpot = "Mean time per output token after the first, one observation a request."
     return [
-        row("requests_total", "counter", "Requests ended, by how they ended.", (MODALITY, OUTCOME)),
+        row("requests_total", "counter", "Requests ended, by how they ended.", (ENDED_MODALITY, OUTCOME)),
         row("errors_total", "counter", "Requests ended in an error, by its code.", (CODE,)),
         row("requests_in_flight", "gauge", "Requests that have begun and not ended.", by),
         row("request_seconds", "histogram", total, by, SECONDS),

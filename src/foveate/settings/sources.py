@@ -131,6 +131,8 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
     path = config or os.environ.get(f"{ENV_PREFIX}CONFIG")
     if path and not Path(path).is_file():
         raise StartupError(f"The settings file {path!r} does not exist. Give an existing YAML file to --config.")
+    if path:
+        _refuse_empty(path)
     _refuse_unknown_environment()
     given: dict[str, Any] = {}
     for key, value in (flags or {}).items():
@@ -147,7 +149,7 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
         read = dict(_WithFile(**given))
     except ValidationError as error:
         raise StartupError(_explain(error, flags or {}, path)) from error
-    except (ValueError, TypeError, OSError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, OSError, RecursionError, yaml.YAMLError) as error:
         raise StartupError(f"The settings cannot be read: {' '.join(str(error).split())}") from error
     auth: AuthSettings = read["auth"]
     # An empty variable, left by a secret that is missing, would open the server to everybody.
@@ -156,6 +158,18 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
         raise StartupError(f"{ENV_PREFIX}AUTH__KEYS is set but holds no key. To need no key, unset it.")
     read["auth"] = auth.model_copy(update={"keys": hashed(auth.keys, plain_allowed=from_environment)})
     return Settings.model_construct(**read)
+
+
+def _refuse_empty(path: str) -> None:
+    """Refuse a file without a setting. Half-written at a reload, it would open what the whole file closes: keys, host lists, limits."""
+    try:
+        held = yaml.safe_load(Path(path).read_bytes())
+    except (ValueError, OSError, RecursionError, yaml.YAMLError):
+        return  # reading it in earnest tells what is wrong
+    if not held:
+        raise StartupError(
+            f"The settings file {path!r} holds no setting. Write one into it, or start without --config."
+        )
 
 
 def _refuse_unknown_environment() -> None:

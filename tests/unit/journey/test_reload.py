@@ -102,7 +102,7 @@ async def test_what_waits_for_a_restart_is_named_until_it_is_taken_back(
     operator.write("server: {port: 9}")
     assert (await reloads.reload()).restart_needed == ("server.port",)
     assert (await reloads.reload()).restart_needed == ("server.port",)
-    operator.write("")
+    operator.write("multimodal_budget: {}")
     assert (await reloads.reload()).restart_needed == ()
 
 
@@ -152,3 +152,22 @@ async def test_reloads_are_taken_one_at_a_time(operator: Operator) -> None:
     reloads = Reloads(first, read, Metrics())
     await asyncio.gather(*(reloads.reload() for _ in range(8)))
     assert (most, operator.reads) == (1, 9)
+
+
+async def test_a_settings_file_that_lost_its_keys_does_not_open_the_server(
+    operator: Operator, live_of: Callable[[], tuple[LiveRules, Reloads]]
+) -> None:
+    operator.keys.write_text(f"[{{tenant: acme, tier: default, sha256: {KEY}}}]")
+    operator.write(f"{{auth: {{keys_file: {operator.keys}}}, fetch: {{only_hosts: [cdn.example.com]}}}}")
+    live, reloads = live_of()
+    before = live.current
+    for text, reason in (
+        ("", "holds no setting"),
+        ("# nothing but a comment", "holds no setting"),
+        ("fetch: {only_hosts: [cdn.example.com]}", "keys are gone"),
+        ("[" * 5000, "cannot be read"),
+    ):
+        operator.write(text)
+        with pytest.raises(SettingsRefused, match=reason):
+            await reloads.reload()
+        assert live.current is before
