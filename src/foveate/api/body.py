@@ -8,7 +8,7 @@ the service's limit, the skeleton by what parses within the loop's budget.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
@@ -44,13 +44,14 @@ class Received(msgspec.Struct, frozen=True):
 
 class BodyReader:
     """Reads one request's body. ``held`` owns what the body holds in the arena: its pictures live until ``held`` is
-    closed.
+    closed. ``on_large`` is called when the body turns out to be large, before room is taken for it, and may refuse it.
     """
 
-    def __init__(self, service: Service, wire: Wire, *, seconds_max: float) -> None:
+    def __init__(self, service: Service, wire: Wire, *, seconds_max: float, on_large: Callable[[], None]) -> None:
         self._service = service
         self._wire = wire
         self._seconds_max = seconds_max
+        self._on_large = on_large
 
     async def receive(self, held: AsyncExitStack) -> Received:
         """Wait for the last byte. The buffer, if there is one, is closed with ``held``.
@@ -115,6 +116,7 @@ class BodyReader:
         buffer: BodyBuffer | None = None
         size = 0
         if length is not None and length >= self._service.inline_bytes_min:
+            self._on_large()
             buffer = await held.enter_async_context(self._service.body(length))
         async for chunk in chunks:
             size += len(chunk)
@@ -122,6 +124,7 @@ class BodyReader:
                 raise self._too_large(size)
             if buffer is None and size >= self._service.inline_bytes_min:
                 # No length was announced: room for the most that may come.
+                self._on_large()
                 buffer = await held.enter_async_context(self._service.body(self._service.body_bytes_max))
                 for earlier in small:
                     buffer.write(earlier)

@@ -21,7 +21,7 @@ from foveate.api import errors
 from foveate.api.body import Body, BodyReader
 from foveate.api.callers import caller_of
 from foveate.api.convert import Arrival
-from foveate.api.gate import Gate
+from foveate.api.gate import Gate, Place
 from foveate.api.wire import ClientGone, Header, Wire
 from foveate.core.budget import Caller
 from foveate.core.clock import now
@@ -95,17 +95,17 @@ class Exchange(Response, ABC):
     async def _within_scope(self, wire: Wire) -> None:
         try:
             async with self._scope:
-                with self._gate.enter(self):
-                    # Before a byte of the body is read: who may not ask costs no upload and no memory.
-                    caller = caller_of(self.service, wire.header)
+                # Before a byte of the body is read: who may not ask costs no upload and no memory.
+                caller = caller_of(self.service, wire.header)
+                with self._gate.enter(self, caller.tenant) as place:
                     async with asyncio.TaskGroup() as tasks:
-                        await self._serve(wire, caller, tasks)
+                        await self._serve(wire, caller, place, tasks)
         except TimeoutError:
             # The scope has no time limit of its own: only ``abort`` ends it.
             raise self._aborted_by or FoveateError(detail="the exchange's scope ended by itself") from None
 
-    async def _serve(self, wire: Wire, caller: Caller, tasks: asyncio.TaskGroup) -> None:
-        reader = BodyReader(self.service, wire, seconds_max=self._body_seconds_max)
+    async def _serve(self, wire: Wire, caller: Caller, place: Place, tasks: asyncio.TaskGroup) -> None:
+        reader = BodyReader(self.service, wire, seconds_max=self._body_seconds_max, on_large=place.large)
         async with AsyncExitStack() as pictures:
             async with AsyncExitStack() as buffer:
                 received = await reader.receive(buffer)
@@ -113,7 +113,9 @@ class Exchange(Response, ABC):
                 body = await reader.unpack(received, pictures)
             inline = len(body.unpacked.blobs) if body.unpacked is not None else 0
             arrival = Arrival(self.id, body.received_at, self.service.models, inline, caller)
-            await self.answer(wire, self._parse(body.json, arrival), body)
+            request = self._parse(body.json, arrival)
+            place.known(media=bool(request.media))
+            await self.answer(wire, request, body)
         watcher.cancel()
 
     async def _fail(self, wire: Wire, error: FoveateError) -> None:

@@ -32,8 +32,14 @@ SERVER_LIMITS: Final = (
     "limits.pixels_in_flight_max",
     "limits.visual_tokens_in_flight_max",
     "limits.multimodal_waiting_max",
+    "limits.requests_max",
+    "limits.arena_bytes_max",
+    "server.body_bytes_max",
+    "media.queue_depth_max",
+    "engine.queue_depth_max",
+    "engine.encoder_queue_max",
 )
-"""Settings that a budget rejection may name beside the fields of a tier: they hold for every tier, and for all requests together."""
+"""Settings that a rejection may name beside the fields of a tier: they hold for every tier, and for all requests together."""
 PARTS_MAX: Final = 256
 REFERENCES_PER_IMAGE_MAX: Final = 4
 """With ``count_repeats: false``, references are bounded before their contents are known: a conversation that names each of its pictures by

@@ -169,8 +169,9 @@ class LimitSettings(Section):
     """How much is under way at once."""
 
     requests_max: int = setting(
-        512, "Requests under way at once, waiting ones included, before 429.", low=1, high=65536
-    )
+        512, "Requests of text under way at once before 429, and as many each with media and with a body that still arrives.",
+        low=1, high=65536,
+    )  # fmt: skip
     multimodal_requests_max: int = setting(
         64, "Requests with pictures under way at once; more wait. Text never waits for these places.", low=1, high=65536
     )
