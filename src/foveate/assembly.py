@@ -289,6 +289,7 @@ def _limits(settings: Settings) -> Limits:
         answer_tokens_default=settings.limits.answer_tokens_default,
         pictures=Accepted(settings.media.formats, settings.media.animation_frames_max),
         decode_pixels_max=settings.media.decode_pixels_max,
+        caches_per_tenant=settings.cache.scope == "per_tenant",
     )
 
 

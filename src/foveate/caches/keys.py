@@ -2,6 +2,9 @@
 
 A key holds whatever changes the result and nothing else: the content (never its URL, never a client's id), the
 versions, the options. Digests and versions are full length; nothing is truncated into a collision.
+
+The scope says who may meet the entry: everybody (``""``), or one tenant alone. It is part of the key itself, so that whatever goes by key
+(look-ups, work in flight, figures) keeps tenants apart without having to think of it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ class ProcessorKey(msgspec.Struct, frozen=True, order=True, tag="processor"):
     digest: str
     processor_version: str
     options: ImageOptions
+    scope: str = ""
 
     def __post_init__(self) -> None:
         _check(self.digest, self.processor_version)
@@ -48,6 +52,7 @@ class EncoderKey(msgspec.Struct, frozen=True, order=True, tag="encoder"):
     processor_version: str
     options: ImageOptions
     encoder_version: str
+    scope: str = ""
 
     def __post_init__(self) -> None:
         _check(self.digest, self.processor_version, self.encoder_version)
@@ -60,7 +65,7 @@ class EncoderKey(msgspec.Struct, frozen=True, order=True, tag="encoder"):
     @property
     def processor_key(self) -> ProcessorKey:
         """The key of the model inputs that these embeddings are made of."""
-        return ProcessorKey(self.digest, self.processor_version, self.options)
+        return ProcessorKey(self.digest, self.processor_version, self.options, self.scope)
 
     def name(self) -> str:
         """Return the key as 64 hexadecimal characters, for logs and administration."""

@@ -97,7 +97,8 @@ def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
         tier=request.caller.budget.tier,
     )
     deadline = request.received_at + tools.limits.request_seconds_max
-    return Job(request, ledger, deadline, rules=tools.rules.current, unpacked=unpacked)
+    scope = request.caller.tenant if tools.limits.caches_per_tenant else ""
+    return Job(request, ledger, deadline, rules=tools.rules.current, scope=scope, unpacked=unpacked)
 
 
 def item_of(part: MediaPart, job: Job, tools: Tools) -> Item:

@@ -128,8 +128,10 @@ async def _name(item: Item, job: Job, tools: Tools) -> None:
 
 def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict[int, FoveateError]) -> Estimate:
     under_way = {item.part.index: item for item in job.items}
-    items = tuple(_item(part, under_way.get(part.index), failed.get(part.index), tools) for part in job.request.media)
-    known = [key for item in job.items if item.estimate is not None for key in keys(item, tools)]
+    items = tuple(
+        _item(part, under_way.get(part.index), failed.get(part.index), job, tools) for part in job.request.media
+    )
+    known = [key for item in job.items if item.estimate is not None for key in keys(item, job, tools)]
     counts = job.ledger.counts
     return Estimate(
         admitted=not refusals,
@@ -147,7 +149,7 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
     )
 
 
-def _item(part: MediaPart, item: Item | None, error: FoveateError | None, tools: Tools) -> ItemEstimate:
+def _item(part: MediaPart, item: Item | None, error: FoveateError | None, job: Job, tools: Tools) -> ItemEstimate:
     kind: Literal["image", "video"] = "video" if isinstance(part, VideoPart) else "image"
     told = ItemEstimate(part.index, part.param, kind, error=None if error is None else error.record())
     if item is None or item.blob is None:
@@ -160,7 +162,7 @@ def _item(part: MediaPart, item: Item | None, error: FoveateError | None, tools:
         told = replace(told, frames=item.pictures, seconds=item.film.header.seconds)
     if item.estimate is None:
         return told
-    found = keys(item, tools)
+    found = keys(item, job, tools)
     return replace(
         told,
         visual_tokens=item.estimate.tokens * item.pictures,

@@ -26,13 +26,14 @@ from foveate.observe.ledger import ItemLedger, RequestLedger
 @dataclass(frozen=True)
 class Wanted:
     """One fetch that several requests may share: same URL under the same limits and policy. A fetch that was cut short or refused for
-    one tier, or under rules that were replaced since, says nothing to another.
+    one tier, or under rules that were replaced since, says nothing to another. ``scope`` as in the cache keys.
     """
 
     url: MediaUrl
     policy: UrlPolicy
     bytes_max: int
     redirects_max: int
+    scope: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Item:
 
 @dataclass
 class Job:
-    """One request under way. ``rules`` are those that held when it began.
+    """One request under way. ``rules`` are those that held when it began, ``scope`` says whose cache entries it meets.
 
     ``contents`` has the first item of each content, by digest. ``charge`` is what it has under way; None for text.
     """
@@ -154,6 +155,7 @@ class Job:
     ledger: RequestLedger
     deadline: float
     rules: Rules
+    scope: str = ""
     unpacked: Unpacked | None = None
     place: Places | None = None
     charge: Charge | None = None

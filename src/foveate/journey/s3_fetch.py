@@ -92,7 +92,9 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     url = item.url
     assert url is not None
     item.ledger.origin(url.host or url.scheme)
-    wanted = item.wanted = Wanted(url, job.rules.policy, job.budget.max_item_bytes, job.budget.max_redirects)
+    wanted = item.wanted = Wanted(
+        url, job.rules.policy, job.budget.max_item_bytes, job.budget.max_redirects, scope=job.scope
+    )
     seconds_max = job.budget.max_fetch_seconds
     try:
         # The transfer may serve others, whose tiers give it more time, so it is not ended here; this request only waits no longer.

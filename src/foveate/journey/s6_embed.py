@@ -30,7 +30,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     assert item.estimate is not None
     if item.part.uuid is not None:
         tools.aliases.bind(alias(item, job), item.blob.digest)
-    key = cache_key(item, tools)
+    key = cache_key(item, job, tools)
     item.lease = tools.encoder_cache.get(key)
     asked = now()
     # The wait for the request's other media: no picture is decoded before all are priced.
@@ -64,16 +64,16 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     item.ledger.ready(item.ready_at)
 
 
-def cache_key(item: Item, tools: Tools) -> EncoderKey:
+def cache_key(item: Item, job: Job, tools: Tools) -> EncoderKey:
     """Return the key of the picture's embeddings."""
     assert item.blob is not None
-    return key_of(item.blob.digest, item.options, tools)
+    return key_of(item.blob.digest, item.options, job, tools)
 
 
-def key_of(digest: str, options: ImageOptions, tools: Tools) -> EncoderKey:
-    """Return the key of a picture's embeddings, by its content."""
+def key_of(digest: str, options: ImageOptions, job: Job, tools: Tools) -> EncoderKey:
+    """Return the key of a picture's embeddings, by its content and by who may meet it."""
     versions = tools.prompt_side.processor_version, tools.engine.info.encoder_version
-    return EncoderKey(digest, versions[0], options, versions[1])
+    return EncoderKey(digest, versions[0], options, versions[1], job.scope)
 
 
 def alias(item: Item, job: Job) -> str:

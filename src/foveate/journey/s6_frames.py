@@ -80,7 +80,7 @@ async def _embed_group(item: Item, film: Film, picks: Sequence[FramePick], job: 
 
 def _found(frame: Item, digest: str, job: Job, tools: Tools) -> bool:
     """Lease the frame's embeddings if the cache has them. If not, asking is left to the embedding: it counts as one miss."""
-    key = key_of(digest, frame.options, tools)
+    key = key_of(digest, frame.options, job, tools)
     if key not in tools.encoder_cache:
         return False
     frame.lease = tools.encoder_cache.get(key)
@@ -165,17 +165,17 @@ def _bare(item: Item, options: ImageOptions, header: ImageHeader) -> Item:
     )
 
 
-def keys(item: Item, tools: Tools) -> list[EncoderKey]:
+def keys(item: Item, job: Job, tools: Tools) -> list[EncoderKey]:
     """Return the key of the embeddings of each picture that the model gets to see of a priced item."""
     film = item.film
     if film is None:
-        return [cache_key(item, tools)]
+        return [cache_key(item, job, tools)]
     assert item.blob is not None
     if film.encoded:
         starts = [slot.offset - item.blob.slot.offset for slot, _ in film.encoded]
-        return [key_of(_derived(item.blob.digest, start), item.options, tools) for start in starts]
+        return [key_of(_derived(item.blob.digest, start), item.options, job, tools) for start in starts]
     options = _frame_options(item)
-    return [key_of(_digest(item, pick), options, tools) for pick in film.picks]
+    return [key_of(_digest(item, pick), options, job, tools) for pick in film.picks]
 
 
 def _frame_options(item: Item) -> ImageOptions:

@@ -36,6 +36,8 @@ class Limits:
     answer_tokens_default: int
     decode_pixels_max: int
     pictures: Accepted = ANY_FORMAT
+    caches_per_tenant: bool = False
+    """Whether a tenant's requests meet only what its own requests left or have in flight. Without API keys all are one tenant's."""
     detail_low_pixels: int = 512 * 512
     """``detail: low`` caps a picture at this many pixels, where the model's processor can be told to."""
     engine_wait_seconds: float = 4.0

@@ -162,6 +162,10 @@ class CacheSettings(Section):
         1.0, "Share of contents whose look-ups are followed to tell what other capacities would do, at first; 0: none.",
         low=0, high=1,
     )  # fmt: skip
+    scope: Literal["shared", "per_tenant"] = setting(
+        "shared",
+        "Who meets an entry of either cache, or work in flight: every tenant, or only the one whose request made it.",
+    )
     aliases_max: int = setting(16384, "Clients' own names for pictures (uuid) remembered.", low=1, high=10_000_000)
 
 

@@ -83,6 +83,14 @@ GROUPS: dict[str, dict[int, str]] = {
         82: "Header lies about length",
         83: "GIF as video, video as picture",
     },
+    "F. Caches and keys": {
+        84: "Hash ignores shape",
+        86: "Key cut down to 16 bits",
+        88: "Client's name is the only key",
+        92: "Hit latency reveals other tenants' content",
+        98: "Requests without a tenant",
+        99: "Stale after a model or processor change",
+    },
     "G. Serving behaviour": {
         100: "Placeholder token in user text",
         101: "One bad request kills the engine",
@@ -114,5 +122,8 @@ GROUPS: dict[str, dict[int, str]] = {
     },
 }
 
-ELSEWHERE: dict[int, str] = {}
-"""Why a case has no black-box test here: none, at present."""
+ELSEWHERE: dict[int, str] = {
+    99: "A processor's and an encoder's version are hashes of their files and part of every key; the caches end with the process. "
+    "`tests/unit/models/test_versions.py` changes `image_mean` and every other part, and sees the version change.",
+}
+"""Why a case has no black-box test here."""

@@ -19,6 +19,7 @@ ENCODER = EncoderKey(DIGEST, "processor-1", OPTIONS, "encoder-1")
         {"options": ImageOptions(pixels_max=1001, several=True)},
         {"options": ImageOptions(pixels_max=1000)},
         {"encoder_version": "encoder-2"},
+        {"scope": "acme"},
     ],
 )
 def test_whatever_changes_the_result_changes_the_key(change: dict[str, object]) -> None:
@@ -39,6 +40,12 @@ def test_an_encoder_key_knows_its_processor_key_and_they_share_no_name() -> None
     key = ENCODER.processor_key
     assert key == ProcessorKey(DIGEST, "processor-1", OPTIONS)
     assert key.name() != ENCODER.name()
+
+
+def test_a_scope_holds_for_the_inputs_as_for_the_embeddings() -> None:
+    key = msgspec.structs.replace(ENCODER, scope="acme").processor_key
+    assert key == ProcessorKey(DIGEST, "processor-1", OPTIONS, "acme")
+    assert key.name() != ENCODER.processor_key.name()
 
 
 def test_fields_cannot_run_into_each_other() -> None:

@@ -1,0 +1,150 @@
+"""Group F: what is kept under which key, and who meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from blake3 import blake3
+from PIL import Image
+from tests.blackbox.conftest import SMALL
+from tests.blackbox.field_cases.conftest import CHAT
+from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
+from tests.blackbox.pictures import COLOURS, DESCRIBE, ask, case, chat, data_url, encoded, image, one, url_of, user
+from tests.blackbox.replies import content, server_timing
+from tests.blackbox.server import Server
+
+ESTIMATE = "/v1/estimate"
+ACME, OTHER = (f"fov-test-key-{tenant}-0123456789" for tenant in ("acme", "other"))
+WORK = {"media_decode", "mm_processor", "vision_encode"}
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def scoped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that keeps its two tenants apart."""
+    keys = f"acme:default:plain:{ACME},other:default:plain:{OTHER}"
+    made = Server(tmp_path_factory.mktemp("scoped"), *SMALL, "--cache-scope", "per_tenant", FOVEATE_AUTH__KEYS=keys)
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.kill_all()
+
+
+def by(server: Server, key: str) -> httpx.Client:
+    return httpx.Client(base_url=server.base_url, timeout=120, headers={"authorization": f"Bearer {key}"})
+
+
+def cached(http: httpx.Client, asked: dict[str, Any]) -> list[bool]:
+    """Return which media of a request an estimate says are in the encoder cache."""
+    response = http.post(ESTIMATE, json=asked)
+    assert response.status_code == 200, response.text
+    return [item["encoder_cached"] for item in response.json()["items"]]
+
+
+def timing(http: httpx.Client, asked: dict[str, Any], answer: str | None = None) -> set[str]:
+    """Ask; return the stages that the answer took."""
+    response = http.post(CHAT, json=asked)
+    assert answer is None or content(response) == answer
+    return set(server_timing(response))
+
+
+def tokens(http: httpx.Client, asked: dict[str, Any]) -> int:
+    response = http.post(CHAT, json=asked)
+    assert response.status_code == 200, response.text
+    return int(response.json()["usage"]["prompt_tokens_details"]["image_tokens"])
+
+
+def palette(colour: str) -> bytes:
+    """Return a circle in a palette of white and ``colour``: the pixel bytes are the same whatever the colour."""
+    mask = one("black", "circle").convert("L").point(lambda level: int(level < 128))
+    picture = Image.frombytes("P", mask.size, mask.tobytes())
+    picture.putpalette([255, 255, 255, *COLOURS[colour]])
+    return encoded(picture, bits=8)
+
+
+@field_case(84, "black 30×150, then black 150×30: the second is not taken for the first", ANSWERED)
+def test_equal_bytes_of_another_shape(http: httpx.Client, right: Right) -> None:
+    tall, wide = (ask(data_url(case(f"case084_zeros_{size}.png"))) for size in ("30x150", "150x30"))
+    right.check(http.post(CHAT, json=tall))
+    assert cached(http, tall) == [True]
+    assert cached(http, wide) == [False]
+    right.check(http.post(CHAT, json=wide))
+
+
+@field_case(84, "the same pixel bytes under a red and a blue palette: a red circle, then a blue one", ANSWERED)
+def test_equal_bytes_under_another_palette(http: httpx.Client, right: Right) -> None:
+    for colour in ("red", "blue", "red", "blue"):
+        answer = http.post(CHAT, json=ask(data_url(palette(colour))))
+        right.check(answer)
+        assert content(answer) == f"A {colour} circle."
+
+
+def ending_like(digest: str, data: bytes, *, places: slice) -> bytes:
+    """Return ``data`` with a number after its end whose BLAKE3 has the same digits in ``places`` as ``digest``."""
+    longer = (data + number.to_bytes(4, "big") for number in range(1 << 20))
+    return next(found for found in longer if blake3(found).hexdigest()[places] == digest[places])
+
+
+@field_case(86, "two pictures whose hashes agree in their first, or last, 16 bits: each gets its own answer", ANSWERED)
+@pytest.mark.parametrize("places", [slice(0, 4), slice(60, 64)])
+def test_hashes_that_agree_in_part(http: httpx.Client, places: slice, right: Right) -> None:
+    first = encoded(one("red", "circle", seed=86 + places.start))
+    second = ending_like(blake3(first).hexdigest(), encoded(one("blue", "circle")), places=places)
+    for data, colour in ((first, "red"), (second, "blue"), (first, "red")):
+        answer = http.post(CHAT, json=ask(data_url(data)))
+        right.check(answer)
+        assert content(answer) == f"A {colour} circle."
+
+
+@field_case(88, "one `uuid` beside a 30×30 and then a 300×300 picture", Right(409, "media_id_conflict"))
+def test_a_reused_name(http: httpx.Client, right: Right) -> None:
+    small, large = ({**image(url_of(one("red", "circle", size=(side, side)))), "uuid": "case88"} for side in (30, 300))
+    assert http.post(CHAT, json=chat(user(small, DESCRIBE))).status_code == 200
+    right.check(http.post(CHAT, json=chat(user(large, DESCRIBE))), param="messages[0].content[0]")
+
+
+@field_case(88, "the same `uuid` for another picture by another tenant: a name belongs to its tenant", ANSWERED)
+def test_a_name_belongs_to_its_tenant(scoped: Server, right: Right) -> None:
+    for key, colour in ((ACME, "red"), (OTHER, "blue")):
+        with by(scoped, key) as http:
+            picture = {**image(url_of(one(colour, "circle"))), "uuid": "case88"}
+            answer = http.post(CHAT, json=chat(user(picture, DESCRIBE)))
+            right.check(answer)
+            assert content(answer) == f"A {colour} circle."
+
+
+@field_case(
+    92, "another tenant's picture, with tenants kept apart: it takes every stage that a new one takes", ANSWERED
+)
+def test_no_hit_tells_of_another_tenants_pictures(scoped: Server, right: Right) -> None:
+    asked = ask(url_of(one("green", "circle", seed=92)))
+    with by(scoped, ACME) as acme, by(scoped, OTHER) as other:
+        right.check(acme.post(CHAT, json=asked))
+        estimate = other.post(ESTIMATE, json=asked).json()
+        assert (estimate["encoder_cache_hits"], estimate["processor_cache_hits"]) == (0, 0)
+        answer = other.post(CHAT, json=asked)
+        right.check(answer)
+        assert set(server_timing(answer)) >= WORK
+        assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        for mine in (acme, other):
+            assert not WORK & timing(mine, asked, "A green circle.")
+
+
+@field_case(
+    98, "two requests without a key, where none is configured: both are tenant `anyone`, and the second hits", ANSWERED
+)
+def test_requests_without_a_tenant(http: httpx.Client, right: Right) -> None:
+    asked = ask(url_of(one("blue", "circle", seed=98)))
+    right.check(http.post(CHAT, json=asked))
+    assert http.get("/v1/budget").json()["tenant"] == "anyone"
+    assert cached(http, asked) == [True]
+    assert not WORK & timing(http, asked)
