@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -75,6 +76,24 @@ def test_redirects_are_followed_under_the_policy(http: httpx.Client, web: Origin
         assert "127.0.0.2" not in refused(response, param=PART)["message"], path
     assert web.gets["/round"] <= 4
     assert elsewhere.connections == 0
+
+
+def test_a_file_beneath_the_root_is_read_and_no_other(start: Callable[..., Server], tmp_path: Path) -> None:
+    root = tmp_path / "media"
+    root.mkdir()
+    (root / "red circle.png").write_bytes(RED)
+    (tmp_path / "outside.png").write_bytes(RED)
+    (root / "link.png").symlink_to(tmp_path / "outside.png")
+    server = start("--fetch-file-root", str(root))
+    with server.client() as http:
+        assert content(http.post(CHAT, json=ask(f"file://{root}/red%20circle.png"))) == "A red circle."
+        for path in (f"{tmp_path}/outside.png", f"{root}/../outside.png", f"{root}/link.png", "/etc/passwd"):
+            error = refused(http.post(CHAT, json=ask(f"file://{path}")), 400, param=PART)
+            assert error["code"] == "media_url_refused", path
+            assert str(tmp_path) not in error["message"]
+        assert (
+            refused(http.post(CHAT, json=ask("ftp://h.example/a.png")), 400, param=PART)["code"] == "media_url_refused"
+        )
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 451])

@@ -237,20 +237,18 @@ class _Turns:
     def _reference(self, url: str, param: str, index: int) -> MediaRef:
         match = _SCHEME.match(url)
         scheme = match.group(1).lower() if match else ""
-        if scheme in ("http", "https"):
-            return UrlRef(url)
         if scheme == "data":
             return DataRef(url)
         if scheme == "inline" and self._inline:
             return self._inline_reference(url, param, index)
+        if scheme:
+            return UrlRef(url)  # whether it may be fetched, and by which scheme, the URL policy alone decides
         if _BASE64_START.match(url):
             kind = "video/mp4" if ".video_url" in param else "image/jpeg"
             raise DataUrlInvalid(
                 f"{param} looks like bare base64; write data:{kind};base64, before it.", param=param, part=index
             )
-        if not scheme:
-            raise UrlInvalid(f"{param} is not a URL: it has no scheme.", param=param, part=index)
-        raise UrlRefused(f"{param} should be an https:, http: or data: URL.", param=param, part=index)
+        raise UrlInvalid(f"{param} is not a URL: it has no scheme.", param=param, part=index)
 
     def _inline_reference(self, url: str, param: str, index: int) -> InlineRef:
         """Each picture that was taken out of the body stands for itself once; any other ``inline:`` was written by the
@@ -265,4 +263,4 @@ class _Turns:
         ):
             self._inline_seen.add(int(number))
             return InlineRef(int(number))
-        raise UrlRefused(f"{param} should be an https:, http: or data: URL.", param=param, part=index)
+        raise UrlRefused("Media URLs may not use the inline: scheme (rule: scheme).", param=param, part=index)

@@ -68,7 +68,9 @@ class _Open(BaseModel):
 class ImageUrl(_Open):
     """A picture's address and how closely to look at it."""
 
-    url: str = Field(min_length=1, description="`https:`, `http:` or `data:…;base64,` URL.")
+    url: str = Field(
+        min_length=1, description="`data:…;base64,` URL, or one of a scheme that `GET /v1/budget` lists under `urls`."
+    )
     detail: Annotated[Literal["auto", "low", "high"] | None, BeforeValidator(_lower)] = Field(
         None,
         description="`low`: the picture is scaled down to the server's low-detail pixel limit before it is encoded, "
@@ -124,7 +126,9 @@ class VideoSampling(_Open):
 class VideoUrl(VideoSampling):
     """A video's address."""
 
-    url: str = Field(min_length=1, description="`https:`, `http:` or `data:…;base64,` URL.")
+    url: str = Field(
+        min_length=1, description="`data:…;base64,` URL, or one of a scheme that `GET /v1/budget` lists under `urls`."
+    )
 
 
 class VideoContent(_Open):
