@@ -66,10 +66,11 @@ class _Marks:
                 continue
             pieces = self._controls.split(part.text)
             text = "".join(self.mark(piece) if index % 2 else piece for index, piece in enumerate(pieces))
-            if before and self._controls.spans(before + part.text, len(before)):
+            if self._controls.spans(before, part.text):
                 text = self.mark("") + text
             found.append(text)
-            before += part.text
+            # Only the end matters to the next part: to keep all of it would cost the square of the conversation's length.
+            before = self._controls.end_of(before + part.text)
         return found
 
     def split(self, rendered: str) -> tuple[str, ...]:

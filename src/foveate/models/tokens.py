@@ -29,6 +29,7 @@ class ControlTokens:
     def __init__(self, spellings: Iterable[str]) -> None:
         longest_first = sorted(set(spellings), key=lambda spelling: (-len(spelling), spelling))
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._reach = max((len(spelling) - 1 for spelling in longest_first), default=0)
 
     def found(self, text: str) -> bool:
         """Tell whether ``text`` spells a control token."""
@@ -44,9 +45,22 @@ class ControlTokens:
         pieces.append(text[end:])
         return pieces
 
-    def spans(self, text: str, place: int) -> bool:
-        """Tell whether a control token of ``text`` reaches across ``place``."""
-        return any(match.start() < place < match.end() for match in self._pattern.finditer(text))
+    def end_of(self, text: str) -> str:
+        """Return as much of the end of ``text`` as a token that begins in it and ends behind it may have."""
+        return text[max(len(text) - self._reach, 0) :]
+
+    def spans(self, before: str, after: str) -> bool:
+        """Tell whether a control token begins in ``before`` and ends in ``after``, which follows it.
+
+        Looks at no more of each than the longest token has, however long the texts are.
+        """
+        before = self.end_of(before)
+        around, place = before + after[: self._reach], len(before)
+        for start in range(place):
+            match = self._pattern.match(around, start)
+            if match is not None and match.end() > place:
+                return True
+        return False
 
 
 def control_tokens(processor: Any, template: str) -> ControlTokens:

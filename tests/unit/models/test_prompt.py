@@ -124,6 +124,27 @@ def test_splitting_keeps_the_text(text: str) -> None:
     assert set(pieces[1::2]) <= {"<|im|>", "<|im", "pad>", "<pad>"}
 
 
+@settings(max_examples=300, deadline=None)
+@given(before=st.text(alphabet="<|impad>xy", max_size=14), after=st.text(alphabet="<|impad>xy", max_size=14))
+def test_a_token_across_two_texts_is_found_by_looking_at_their_ends(before: str, after: str) -> None:
+    spellings = ["<|im|>", "<|im", "pad>", "<pad>"]
+    text, place = before + after, len(before)
+    crossing = any(
+        start < place < start + len(spelling) and text.startswith(spelling, start)
+        for spelling in spellings
+        for start in range(place)
+    )
+    assert ControlTokens(spellings).spans(before, after) == crossing
+    assert ControlTokens(spellings).spans(ControlTokens(spellings).end_of(before), after) == crossing
+    assert not ControlTokens([]).spans(before, after)
+
+
+def test_many_short_texts_cost_no_more_than_their_number(demo: Loaded) -> None:
+    # What looked at all the text before each part would look at ten thousand million characters.
+    turns = [Turn("user", tuple(TextPart("<|im_" * 10) for _ in range(20_000)))]
+    assert demo.prompt.render(turns).pictures == 0
+
+
 def test_tokenizing_from_several_threads(demo: Loaded) -> None:
     turns, failures = conversation(0, "what colour is the circle? " * 50), []
     expected = demo.prompt.tokenize(demo.prompt.render(turns), [])
