@@ -326,6 +326,11 @@ def _bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, 
     media, arena = tools.media, tools.arena
     metrics.bind_cache("processor", tools.processor_cache.stats)
     metrics.bind_cache("encoder", tools.encoder_cache.stats)
+    observer = tools.observer
+    metrics.bind("foveate_kv_prefix_requests_total", lambda: observer.kv_prefix.requests)
+    metrics.bind("foveate_kv_prefix_hits_total", lambda: observer.kv_prefix.hits)
+    metrics.bind("foveate_kv_prefix_prompt_tokens_total", lambda: observer.kv_prefix.prompt_tokens)
+    metrics.bind("foveate_kv_prefix_cached_tokens_total", lambda: observer.kv_prefix.cached_tokens)
     metrics.bind("foveate_media_workers", lambda: media.alive)
     metrics.bind("foveate_media_workers_busy", lambda: media.busy)
     metrics.bind("foveate_media_queue_length", lambda: media.waiting)

@@ -50,9 +50,14 @@ ROUTES: Final = {
     "/version": "GET",
     "/admin/rules": "GET",
     "/admin/reload": "POST",
+    "/admin/caches": "GET",
+    "/admin/caches/{cache}": "DELETE",
+    "/admin/caches/{cache}/keys": "GET",
+    "/admin/caches/{cache}/curve": "GET",
+    "/admin/caches/{cache}/keys/{name}": "DELETE",
 }
 BODIES: Final = ("/v1/chat/completions", "/v1/completions", "/v1/estimate")
-REFUSED: Final = ("/v1/models/{model}", "/admin/rules", "/admin/reload")
+REFUSED: Final = ("/v1/models/{model}", *(path for path in ROUTES if path.startswith("/admin/")))
 """Routes that this server has nothing for: no model of a made-up name, no admins."""
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-import msgspec
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
@@ -22,6 +21,7 @@ from foveate.api.exchange import Parse
 from foveate.api.gate import Gate
 from foveate.api.generation import Generation
 from foveate.api.invalid import refusal
+from foveate.api.routing import Row, json_reply
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.budget import Caller
 from foveate.core.clock import wall
@@ -70,12 +70,12 @@ class Routes:
 
     async def budget(self, request: Request) -> Response:
         """Publish what the caller's requests may cost: every limit of its tier, and what media may be."""
-        return _json(budget_reply(self._service.terms(self._caller(request))))
+        return json_reply(budget_reply(self._service.terms(self._caller(request))))
 
     async def models(self, request: Request) -> Response:
         """List the models that are served."""
         self._caller(request)
-        return _json(replies.ModelList([self._model(name) for name in self._service.models]))
+        return json_reply(replies.ModelList([self._model(name) for name in self._service.models]))
 
     async def model(self, request: Request) -> Response:
         """Tell about one model."""
@@ -83,16 +83,16 @@ class Routes:
         name = request.path_params["model"]
         if name not in self._service.models:
             raise ModelNotFound(f"The model {name[:_SHOWN_CHARACTERS_MAX]!r} does not exist here.", param="model")
-        return _json(self._model(name))
+        return json_reply(self._model(name))
 
     async def health(self, request: Request) -> Response:
         """Tell that the process is up."""
-        return _json(replies.Health())
+        return json_reply(replies.Health())
 
     async def ready(self, request: Request) -> Response:
         """Tell whether a request can be answered now: 200, or 503 with the reason."""
         readiness = self._service.readiness()
-        reply = _json(replies.Ready(readiness.ready, readiness.reason), status=200 if readiness.ready else 503)
+        reply = json_reply(replies.Ready(readiness.ready, readiness.reason), status=200 if readiness.ready else 503)
         if not readiness.ready:
             reply.headers["retry-after"] = "1"
         return reply
@@ -104,7 +104,7 @@ class Routes:
 
     async def version(self, request: Request) -> Response:
         """Tell the server's version."""
-        return _json(replies.Version(foveate.__version__))
+        return json_reply(replies.Version(foveate.__version__))
 
     def _caller(self, request: Request) -> Caller:
         headers = dict(request.scope["headers"])
@@ -144,7 +144,7 @@ def create_app(service: Service, *, open_max: int = OPEN_MAX, body_seconds_max: 
     return app
 
 
-def _table(routes: Routes) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]], dict[str, Any]]]:
+def _table(routes: Routes) -> list[Row]:
     chat = documentation.generating(
         ChatRequest, replies.ChatCompletion, replies.ChatChunk, failing=documentation.MEDIA_ERRORS
     )
@@ -159,7 +159,11 @@ def _table(routes: Routes) -> list[tuple[str, str, Callable[[Request], Awaitable
             "GET",
             "/v1/models/{model:path}",
             routes.model,
-            documentation.reading(replies.Model, path="model", failing=(404,)),
+            documentation.reading(
+                replies.Model,
+                places=[documentation.in_path("model", {"type": "string"}, "A model's id.")],
+                failing=(404,),
+            ),
         ),
         ("GET", "/health", routes.health, documentation.public(replies.Health)),
         ("GET", "/ready", routes.ready, documentation.public(replies.Ready, waiting=True)),
@@ -179,10 +183,6 @@ def parser(model: type[Body], convert_: Callable[[Body, convert.Arrival], Asked]
         return convert_(validated, arrival)
 
     return parse
-
-
-def _json(reply: Any, *, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(reply), status, {"cache-control": "no-store"}, "application/json")
 
 
 def _error_reply(error: FoveateError, status: int, headers: list[tuple[bytes, bytes]]) -> Response:

@@ -18,6 +18,7 @@ from foveate.api.budget import BudgetReply
 from foveate.api.estimation import EstimateReply
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.errors import StartupError, error_classes
+from foveate.journey.cache_port import CachedKeys, CachesReport, Curve, Dropped
 from foveate.journey.port import Reloaded, RulesInForce
 
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -37,6 +38,10 @@ REPLIES: Final = (
     errors.ErrorReply,
     Reloaded,
     RulesInForce,
+    CachesReport,
+    CachedKeys,
+    Curve,
+    Dropped,
 )
 
 READ_ERRORS: Final = (401, 403, 500, 503)
@@ -146,13 +151,22 @@ def posting(body: type[BaseModel], reply: type, *, failing: Iterable[int] = TEXT
     return {"responses": responses(reply, failing=failing), "openapi_extra": {**request_body(body), **_asked()}}
 
 
-def reading(reply: type, *, path: str | None = None, failing: Iterable[int] = ()) -> dict[str, Any]:
-    """Return the options of a route that reads no body but asks who asks; ``path`` is its parameter in the path.
+def reading(reply: type, *, places: Iterable[dict[str, Any]] = (), failing: Iterable[int] = ()) -> dict[str, Any]:
+    """Return the options of a route that reads no body but asks who asks; ``places`` are its parameters.
 
     ``failing`` are statuses beside :data:`READ_ERRORS`.
     """
-    place = [] if path is None else [{"name": path, "in": "path", "required": True, "schema": {"type": "string"}}]
-    return {"responses": responses(reply, failing=(*READ_ERRORS, *failing)), "openapi_extra": _asked(*place)}
+    return {"responses": responses(reply, failing=(*READ_ERRORS, *failing)), "openapi_extra": _asked(*places)}
+
+
+def in_path(name: str, schema: dict[str, Any], told: str) -> dict[str, Any]:
+    """Return a parameter in the path."""
+    return {"name": name, "in": "path", "required": True, "schema": schema, "description": told}
+
+
+def in_query(name: str, schema: dict[str, Any], told: str, *, required: bool = False) -> dict[str, Any]:
+    """Return a parameter in the query."""
+    return {"name": name, "in": "query", "required": required, "schema": schema, "description": told}
 
 
 def public(reply: type, *, waiting: bool = False) -> dict[str, Any]:

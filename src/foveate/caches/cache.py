@@ -5,7 +5,6 @@ Bookkeeping only: the bytes lie in arena slots that the gateway allocated, and a
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -60,6 +59,7 @@ class Cache(Generic[K, E]):
         curve_rate: float = 0.0,
     ) -> None:
         self._holdings: Holdings[K, E] = Holdings(capacity_bytes, make_policy(policy, capacity_bytes))
+        self.policy: PolicyName = policy
         self._release = release
         self._curve: MissRatioCurve[K] | None = (
             MissRatioCurve(capacity_bytes, rate_max=curve_rate) if curve_rate else None
@@ -137,13 +137,9 @@ class Cache(Generic[K, E]):
         """Forget every entry."""
         self._drop_where(lambda key: True, "cleared")
 
-    def named(self, name: str) -> K | None:
-        """Return the key of this name. O(entries), some microseconds each: to be called from a thread."""
-        return next((key for key in self.keys() if key.name() == name), None)
-
-    def hottest(self, limit: int) -> list[Held[K, E]]:
-        """Return the entries hit most often, at most ``limit``; of equals, those used last. O(entries): to be called from a thread."""
-        return heapq.nlargest(limit, self._holdings.entries(), key=lambda held: (held.hits, held.used_at))
+    def entries(self) -> list[Held[K, E]]:
+        """Return what :meth:`get` would find, to be looked at only."""
+        return self._holdings.entries()
 
     def advice(self) -> Advice | None:
         """Return what other capacities would do, as far as is known by now; ``None`` where no curve is kept."""

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
+from foveate.journey.cache_port import CacheOperator
 from foveate.journey.port import (
     Answer,
     BodyBuffer,
@@ -57,6 +58,10 @@ class Deferred:
     async def reload(self) -> Reloaded:
         """See the port. Raises EngineUnavailable while loading."""
         return await self._loaded().reload()
+
+    def caches(self) -> CacheOperator:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().caches()
 
     def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:
         """See the port. Raises EngineUnavailable while loading."""

@@ -17,6 +17,7 @@ from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.engines.port import FinishEvent, TokenEvent
+from foveate.journey.cache_port import CacheOperator
 from foveate.journey.holds import SlotHold
 
 
@@ -198,6 +199,10 @@ class Service(Protocol):
 
     async def reload(self) -> Reloaded:
         """Read the settings again and bring what may change into force. Raises SettingsRefused; the old ones then stay."""
+        ...
+
+    def caches(self) -> CacheOperator:
+        """What an operator may do with the caches."""
         ...
 
     def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:

@@ -13,8 +13,10 @@ from foveate.core.request import Request
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
 from foveate.journey.arena_sink import ArenaSink
+from foveate.journey.cache_port import CacheOperator
 from foveate.journey.estimate import estimate
 from foveate.journey.holds import SlotHold
+from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
@@ -172,6 +174,10 @@ class Journey:
     async def reload(self) -> Reloaded:
         """Read the settings again and bring what may change into force. Raises SettingsRefused; the old ones then stay."""
         return await self.tools.reloads.reload()
+
+    def caches(self) -> CacheOperator:
+        """What an operator may do with the caches."""
+        return CacheOperations(self.tools)
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from foveate.core.errors import FoveateError
 from foveate.core.stages import Stage
 from foveate.observe.ledger import Breakdown, Counts, LedgerRecord, RequestLedger, outcome_of
@@ -14,12 +16,25 @@ _LIMITS = frozenset(LIMIT.values)
 _ITEM_STAGES: frozenset[str] = frozenset(ITEM_STAGE.values)
 
 
+class KvPrefix(msgspec.Struct, frozen=True):
+    """What the engine said of its own prefix cache, over the requests that it answered: prompt tokens that it did not have to prefill.
+
+    ``hits`` counts requests that had any. An engine that keeps no such cache says zero.
+    """
+
+    requests: int = 0
+    hits: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
 class Observer:
-    """Feeds ``metrics`` and, where there is one, the request log."""
+    """Feeds ``metrics`` and, where there is one, the request log. ``kv_prefix`` is what engines reported since the start."""
 
     def __init__(self, metrics: Metrics, log: RequestLog | None) -> None:
         self._metrics = metrics
         self._log = log
+        self.kv_prefix = KvPrefix()
 
     def opened(self, ledger: RequestLedger) -> None:
         """A request has begun."""
@@ -32,6 +47,7 @@ class Observer:
         if record.outcome != "estimated":
             self._times(record)
             self._carried(record)
+            self._kv_prefix(record)
             for item in record.items:
                 self._item(item.stages)
         if self._log is not None:
@@ -83,6 +99,17 @@ class Observer:
             self._carry("pixels", counts.pixels)
             self._carry("media_bytes", counts.media_bytes)
             self._carry("visual_tokens", counts.visual_tokens)
+
+    def _kv_prefix(self, record: LedgerRecord) -> None:
+        if record.outcome != "answered":  # an engine tells with the last event
+            return
+        before, counts = self.kv_prefix, record.counts
+        self.kv_prefix = KvPrefix(
+            requests=before.requests + 1,
+            hits=before.hits + (counts.cached_tokens > 0),
+            prompt_tokens=before.prompt_tokens + counts.text_tokens + counts.visual_tokens,
+            cached_tokens=before.cached_tokens + counts.cached_tokens,
+        )
 
     def _carry(self, what: str, amount: int, *labels: str) -> None:
         self._metrics.count(f"foveate_{what}_total", *labels, amount=amount)

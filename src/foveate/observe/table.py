@@ -126,6 +126,18 @@ def _cache(cache: CacheName) -> list[Metric]:
     ]
 
 
+def _kv_prefix() -> list[Metric]:
+    def row(name: str, help_: str) -> Metric:
+        return Metric("KV prefix cache", f"foveate_kv_prefix_{name}_total", "counter", help_, read=True)
+
+    return [
+        row("requests", "Requests that the engine answered."),
+        row("hits", "Of these, those with prompt tokens that the engine found in its own prefix cache."),
+        row("prompt_tokens", "Prompt tokens of these requests."),
+        row("cached_tokens", "Of these tokens, those that the engine found in its own prefix cache."),
+    ]
+
+
 def _budget() -> list[Metric]:
     section = "Budgets"
     rejected = "Requests refused by a limit of their tier or of the server, by the limit that a client was told."
@@ -181,6 +193,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_carried(),
     *_cache("processor"),
     *_cache("encoder"),
+    *_kv_prefix(),
     *_budget(),
     *_parts(),
 )

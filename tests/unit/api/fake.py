@@ -12,11 +12,14 @@ from foveate.api.app import create_app
 from foveate.api.protocol import ConnectionLimits
 from foveate.api.server import HttpServer, bind
 from foveate.core.budget import Adjustment, Budget, Caller
-from foveate.core.errors import FoveateError, NotPermitted, Unauthenticated
-from foveate.core.media import Blob
+from foveate.core.errors import CacheKeyNotFound, FoveateError, NotPermitted, Unauthenticated
+from foveate.core.media import Blob, ImageOptions
 from foveate.core.memory import Slot
 from foveate.core.request import Request
+from foveate.decisions.cache_sizing import advise
+from foveate.decisions.miss_ratio import MissRatioCurve
 from foveate.engines.port import FinishEvent, TokenEvent, TokenLogprob, TokenStep
+from foveate.journey.cache_port import CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
 from foveate.journey.port import (
     Answer,
     BodyBuffer,
@@ -29,6 +32,8 @@ from foveate.journey.port import (
     UrlTerms,
     Usage,
 )
+from foveate.observe.observer import KvPrefix
+from foveate.observe.table import CacheName
 
 Step = TokenEvent | FinishEvent | Exception | asyncio.Event
 """An event to yield, an error to raise, or something to wait for."""
@@ -109,6 +114,40 @@ def _as_it_is(body: bytes) -> tuple[bytes, tuple[Blob, ...]]:
     return body, ()
 
 
+HOT = CachedKey("1" * 64, "d" * 64, "p" * 64, "e" * 64, ImageOptions(), "", 4096, 3, False, 12.5, 1.0)
+IDLE = CacheReport(
+    entries=1, bytes=4096, capacity_bytes=8192, pinned=0, hits=3, misses=1, shared=0, oversize=0, crowded=0, evictions={"capacity": 2},
+    saved_ms={"vision_encode": 9.0}, policy="lru", hit_ratio=0.75,
+)  # fmt: skip
+
+
+@dataclass
+class FakeCaches:
+    """One cache with one entry, twice; notes what was asked of it."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def report(self) -> CachesReport:
+        return CachesReport(IDLE, IDLE, KvPrefix(4, 1, 100, 25), "p" * 64, "e" * 64)
+
+    def curve(self, cache: CacheName) -> Curve:
+        return Curve(cache, advise(MissRatioCurve(8192)))
+
+    async def hottest(self, cache: CacheName, limit: int) -> CachedKeys:
+        self.asked.append((cache, limit))
+        return CachedKeys(cache, 1, (HOT,))
+
+    async def drop(self, cache: CacheName, name: str) -> Dropped:
+        self.asked.append((cache, name))
+        if name != HOT.name:
+            raise CacheKeyNotFound
+        return Dropped(1, HOT.bytes)
+
+    async def drop_version(self, cache: CacheName, version: str) -> Dropped:
+        self.asked.append((cache, version))
+        return Dropped(0, 0)
+
+
 @dataclass
 class FakeService:
     """What the API sees as the server's inside. ``ended`` gets how each answer's context was left."""
@@ -133,6 +172,7 @@ class FakeService:
     adjusted: tuple[Adjustment, ...] = ()
     hosts: tuple[str, ...] | None = None
     estimated: Estimate = FREE
+    cached: FakeCaches = field(default_factory=lambda: FakeCaches())
     ended: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -148,6 +188,9 @@ class FakeService:
 
     def rules(self) -> RulesInForce:
         return RulesInForce({"default": Budget()}, {"acme": 2}, {"fetch.ports": (80, 443)}, 1.0)
+
+    def caches(self) -> FakeCaches:
+        return self.cached
 
     async def reload(self) -> Reloaded:
         if self.reload_refused is not None:

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from tests.unit.api.fake import FakeService, serving
+from tests.unit.api.fake import HOT, FakeService, serving
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import SettingsRefused
@@ -17,7 +17,18 @@ def with_keys(**fields: object) -> FakeService:
     )
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/admin/reload"), ("GET", "/admin/rules")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/admin/reload"),
+        ("GET", "/admin/rules"),
+        ("GET", "/admin/caches"),
+        ("GET", "/admin/caches/encoder/keys"),
+        ("GET", "/admin/caches/processor/curve"),
+        ("DELETE", f"/admin/caches/encoder/keys/{HOT.name}"),
+        ("DELETE", "/admin/caches/processor?version=v"),
+    ],
+)
 async def test_only_admins_may(method: str, path: str) -> None:
     async with serving(with_keys()) as server, httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{server.port}{path}"

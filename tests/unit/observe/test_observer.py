@@ -9,7 +9,7 @@ from foveate.core.errors import BodyTooLarge, HouseFull, Unauthenticated
 from foveate.core.stages import STAGES, Span
 from foveate.observe.ledger import Outcome, RequestLedger
 from foveate.observe.metrics import Metrics
-from foveate.observe.observer import Observer
+from foveate.observe.observer import KvPrefix, Observer
 from foveate.observe.request_log import RequestLog
 
 
@@ -144,3 +144,13 @@ def test_an_estimate_is_counted_and_is_no_one_s_latency() -> None:
     assert found["foveate_requests_in_flight{modality=multimodal}"] == 0
     assert found["foveate_images_total"] == 0
     assert not [name for name in found if name.startswith(("foveate_request_seconds", "foveate_item_stage"))]
+
+
+def test_what_the_engine_says_of_its_own_cache_is_counted_when_it_has_answered() -> None:
+    observer = Observer(Metrics(), None)
+    endings: tuple[tuple[Outcome, int], ...] = (("answered", 24), ("answered", 0), ("cancelled", 8), ("estimated", 8))
+    for outcome, cached in endings:
+        ledger = opened(observer, images=0)
+        ledger.counts.text_tokens, ledger.counts.visual_tokens, ledger.counts.cached_tokens = 30, 10, cached
+        observer.ended(ledger.end(outcome, error_code=None, at=12.0))
+    assert observer.kv_prefix == KvPrefix(requests=2, hits=1, prompt_tokens=80, cached_tokens=24)

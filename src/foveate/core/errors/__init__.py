@@ -57,6 +57,7 @@ from foveate.core.errors.media import (
 )
 from foveate.core.errors.request import (
     BodyTooLarge,
+    CacheKeyNotFound,
     InvalidParameter,
     InvalidPart,
     ModelNotFound,
@@ -72,6 +73,7 @@ from foveate.core.errors.request import (
 __all__ = [
     "ArenaFull",
     "BodyTooLarge",
+    "CacheKeyNotFound",
     "DataUrlInvalid",
     "DeadlineExceeded",
     "Draining",

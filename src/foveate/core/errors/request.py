@@ -41,6 +41,14 @@ class RouteNotFound(Refused):
     sentence = "There is nothing at this address."
 
 
+class CacheKeyNotFound(Refused):
+    """A cache has no entry of the name that an operator gave."""
+
+    code = "cache_key_not_found"
+    kind = Kind.NOT_FOUND
+    sentence = "The cache has no entry of this name."
+
+
 class PromptTooLong(Refused):
     """The prompt, or prompt and answer together, exceed the model's context."""
 

@@ -1,0 +1,103 @@
+"""What an operator may ask of the caches: the part of the service behind ``/admin/caches``.
+
+Each cache answers for itself; no figure joins them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from foveate.core.media import ImageOptions
+from foveate.decisions.cache_sizing import Advice
+from foveate.decisions.eviction import CacheStats, PolicyName
+from foveate.observe.observer import KvPrefix
+from foveate.observe.table import CacheName
+
+
+class CacheReport(CacheStats, frozen=True, kw_only=True):
+    """One cache: its policy, its state and its totals since the start. ``hit_ratio`` is null before the first look-up.
+
+    ``bytes`` is what its entries occupy in the arena. ``hits``, ``misses`` and ``shared`` are of its own look-ups; the processor cache is
+    only asked for what the encoder cache does not have.
+    """
+
+    policy: PolicyName
+    hit_ratio: float | None
+
+
+class CachesReport(msgspec.Struct, frozen=True):
+    """The two caches of the server and, apart from them, what the engine said of its own. Versions are those that serve now."""
+
+    processor: CacheReport
+    encoder: CacheReport
+    kv_prefix: KvPrefix
+    processor_version: str
+    encoder_version: str
+
+
+class CachedKey(msgspec.Struct, frozen=True):
+    """One entry. ``name`` is what it is dropped by, ``digest`` the BLAKE3 of the content; ``bytes`` is what it occupies.
+
+    ``encoder_version`` is null in the processor cache; ``scope`` is empty for entries that every tenant may meet.
+    ``saves_ms`` is what each hit saves. ``last_used_at`` is in Unix seconds.
+    """
+
+    name: str
+    digest: str
+    processor_version: str
+    encoder_version: str | None
+    options: ImageOptions
+    scope: str
+    bytes: int
+    hits: int
+    in_use: bool
+    saves_ms: float
+    last_used_at: float
+
+
+class CachedKeys(msgspec.Struct, frozen=True):
+    """The hottest entries of a cache, most hits first. ``entries`` is how many there are in all."""
+
+    cache: CacheName
+    entries: int
+    keys: tuple[CachedKey, ...]
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """What was dropped. The bytes of entries in use are free when their requests have ended."""
+
+    entries: int
+    bytes: int
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """What other capacities would do for a cache. ``advice`` is null where ``cache.curve_sample_rate`` is 0."""
+
+    cache: CacheName
+    advice: Advice | None
+
+
+class CacheOperator(Protocol):
+    """What an operator may do. One implementation (:class:`foveate.journey.operate_caches.CacheOperations`)."""
+
+    def report(self) -> CachesReport:
+        """Return the state of both caches, and what the engine says of its own."""
+        ...
+
+    def curve(self, cache: CacheName) -> Curve:
+        """Return what other capacities would do."""
+        ...
+
+    async def hottest(self, cache: CacheName, limit: int) -> CachedKeys:
+        """Return the entries hit most often, at most ``limit``."""
+        ...
+
+    async def drop(self, cache: CacheName, name: str) -> Dropped:
+        """Forget one entry. Raises CacheKeyNotFound."""
+        ...
+
+    async def drop_version(self, cache: CacheName, version: str) -> Dropped:
+        """Forget every entry that a version had a part in."""
+        ...

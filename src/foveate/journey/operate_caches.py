@@ -1,0 +1,114 @@
+"""What an operator may do with the caches (:class:`foveate.journey.cache_port.CacheOperator`).
+
+A cache may hold very many entries. What goes through all of them does so in a thread, on a list taken on the event loop, and dropping many
+takes turns with everything else on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import Any, Final
+
+import msgspec
+
+from foveate.caches.cache import Cache
+from foveate.caches.keys import EncoderKey, ProcessorKey
+from foveate.core.clock import now, wall
+from foveate.core.errors import CacheKeyNotFound
+from foveate.decisions.eviction import EvictionReason, Held
+from foveate.journey.cache_port import CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
+from foveate.journey.tools import Tools
+from foveate.observe.logging import get_logger
+from foveate.observe.table import CacheName
+
+DROPPED_AT_ONCE: Final = 256
+"""Some two milliseconds of the event loop."""
+
+Key = ProcessorKey | EncoderKey
+log = get_logger(__name__)
+
+
+class CacheOperations:
+    """See the port."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def report(self) -> CachesReport:
+        """Return the state of both caches, and what the engine says of its own."""
+        tools = self._tools
+        return CachesReport(
+            processor=_report(tools.processor_cache),
+            encoder=_report(tools.encoder_cache),
+            kv_prefix=tools.observer.kv_prefix,
+            processor_version=tools.prompt_side.processor_version,
+            encoder_version=tools.engine.info.encoder_version,
+        )
+
+    def curve(self, cache: CacheName) -> Curve:
+        """Return what other capacities would do."""
+        return Curve(cache, self._cache(cache).advice())
+
+    async def hottest(self, cache: CacheName, limit: int) -> CachedKeys:
+        """Return the entries hit most often, at most ``limit``; of equals, those used last."""
+        entries = self._cache(cache).entries()
+        hottest = await asyncio.to_thread(heapq.nlargest, limit, entries, _heat)
+        since = wall() - now()
+        return CachedKeys(cache, len(entries), tuple(_cached(held, since) for held in hottest))
+
+    async def drop(self, cache: CacheName, name: str) -> Dropped:
+        """Forget one entry. Raises CacheKeyNotFound."""
+        keys = self._cache(cache).keys()
+        found = await asyncio.to_thread(lambda: [key for key in keys if key.name() == name])
+        if not found:
+            raise CacheKeyNotFound(f"The {cache} cache has no entry of this name.", param="name")
+        return await self._drop(cache, found, "dropped")
+
+    async def drop_version(self, cache: CacheName, version: str) -> Dropped:
+        """Forget every entry that a version had a part in. What is in flight now is kept when it is done."""
+        keys = self._cache(cache).keys()
+        found = await asyncio.to_thread(lambda: [key for key in keys if version in key.versions])
+        return await self._drop(cache, found, "version")
+
+    async def _drop(self, cache: CacheName, keys: list[Key], reason: EvictionReason) -> Dropped:
+        kept = self._cache(cache)
+        sizes: list[int] = []
+        for start in range(0, len(keys), DROPPED_AT_ONCE):
+            sizes += [kept.drop(key, reason) for key in keys[start : start + DROPPED_AT_ONCE]]
+            await asyncio.sleep(0)
+        dropped = Dropped(sum(size > 0 for size in sizes), sum(sizes))
+        log.info("%s cache: an operator dropped %d entries of %d bytes", cache, dropped.entries, dropped.bytes)
+        return dropped
+
+    def _cache(self, name: CacheName) -> Cache[Any, Any]:
+        return self._tools.processor_cache if name == "processor" else self._tools.encoder_cache
+
+
+def _report(cache: Cache[Any, Any]) -> CacheReport:
+    stats = cache.stats()
+    asked = stats.hits + stats.misses
+    return CacheReport(
+        **msgspec.structs.asdict(stats), policy=cache.policy, hit_ratio=stats.hits / asked if asked else None
+    )
+
+
+def _heat(held: Held[Key, Any]) -> tuple[int, float]:
+    return held.hits, held.used_at
+
+
+def _cached(held: Held[Key, Any], since: float) -> CachedKey:
+    key = held.key
+    return CachedKey(
+        name=key.name(),
+        digest=key.digest,
+        processor_version=key.processor_version,
+        encoder_version=key.encoder_version if isinstance(key, EncoderKey) else None,
+        options=key.options,
+        scope=key.scope,
+        bytes=held.size,
+        hits=held.hits,
+        in_use=held.pins > 0,
+        saves_ms=sum(held.value.cost_ms.values()),
+        last_used_at=since + held.used_at,
+    )
