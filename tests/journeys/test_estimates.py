@@ -79,7 +79,7 @@ async def test_all_refusals_are_told_at_once_and_what_could_be_priced_is(service
             ("media_url_refused", None, 2),
             ("image_too_large", "max_image_width", 3),
             ("media_total_too_large", "max_visual_tokens", None),
-            ("context_length_exceeded", None, None),
+            ("context_length_exceeded", "max_model_len", None),
         ],
         key=str,
     )

@@ -18,9 +18,10 @@ from foveate.api.structure import check_structure
 from foveate.api.wire import Wire
 from foveate.core.clock import now
 from foveate.core.errors import BodyTooLarge, DeadlineExceeded, InvalidParameter, MediaUnsupported
-from foveate.core.limits import SKELETON_BYTES_MAX
+from foveate.core.limits import SKELETON_BYTES_MAX, SKELETON_LIMIT
 from foveate.journey.port import BodyBuffer, Service, Unpacked
 
+_LIMIT: Final = "server.body_bytes_max"
 _LONG_BYTES: Final = 64 * 1024
 
 
@@ -80,6 +81,7 @@ class BodyReader:
         if size > SKELETON_BYTES_MAX:
             raise BodyTooLarge(
                 f"Besides its pictures the request body has {size} bytes; at most {SKELETON_BYTES_MAX} may be.",
+                limit_name=SKELETON_LIMIT,
                 limit=SKELETON_BYTES_MAX,
                 actual=size,
             )
@@ -109,7 +111,7 @@ class BodyReader:
     def _too_large(self, actual: int) -> BodyTooLarge:
         limit = self._service.body_bytes_max
         sentence = f"The request body is larger than the {limit} bytes this server accepts."
-        return BodyTooLarge(sentence, limit=limit, actual=actual)
+        return BodyTooLarge(sentence, limit_name=_LIMIT, limit=limit, actual=actual)
 
     async def _collect(self, chunks: AsyncGenerator[bytes, None], length: int | None, held: AsyncExitStack) -> Received:
         small: list[bytes] = []

@@ -51,7 +51,7 @@ class PromptView(msgspec.Struct, frozen=True):
 
 
 class BatchView(msgspec.Struct, frozen=True):
-    """The engine at one moment: prompts in order of arrival, and the running rows with the KV tokens the longest of
+    """The engine at one moment: prompts in the order in which they may start, and the running rows with the KV tokens the longest of
     them may reach."""
 
     waiting: Sequence[PromptView]
@@ -85,7 +85,8 @@ def fits_ever(prompt: PromptView, limits: BatchLimits) -> bool:
 def plan_step(view: BatchView, limits: BatchLimits) -> StepPlan:
     """Decide one iteration of the engine.
 
-    Prompts start strictly in order of arrival: one that does not fit holds back those behind it, so that none starves.
+    Prompts start strictly in the order in which they wait (:func:`place_in_line`): one that does not fit holds back those
+    behind it, so that none starves.
     Among started prompts the one with the least left to prefill goes first (a short text prompt overtakes a long one
     with pictures), except that a prompt passed over :data:`SKIPS_MAX` times goes before all others.
     """
@@ -104,6 +105,18 @@ def plan_step(view: BatchView, limits: BatchLimits) -> StepPlan:
         if budget <= 0:
             break
     return StepPlan(admit, tuple(chunks))
+
+
+def place_in_line(texts: Sequence[bool], text: bool) -> int:
+    """Return where a new prompt stands among those that wait; ``texts`` tells of each whether it is a text without pictures.
+
+    A text stands behind all texts that wait, but behind one prompt with pictures at most: the two kinds take turns, so
+    that neither a hundred pictures delay a text by more than one of them, nor texts keep pictures waiting.
+    """
+    if not text:
+        return len(texts)
+    last = max((place for place, other in enumerate(texts) if other), default=-1)
+    return min(last + 2, len(texts))
 
 
 def choose_encode_batch(shapes: Sequence[Hashable], pictures_max: int) -> tuple[int, ...]:

@@ -23,9 +23,13 @@ from foveate.core.errors import (
     TooManyVideos,
     VideoTooLong,
 )
+from foveate.core.limits import ARENA_LIMIT, SKELETON_LIMIT
 
+CONTEXT_LIMIT: Final = "max_model_len"
+"""The model's context in tokens, by the name that ``/v1/models`` has for it."""
 DECODE_LIMIT: Final = "media.decode_pixels_max"
 SERVER_LIMITS: Final = (
+    CONTEXT_LIMIT,
     DECODE_LIMIT,
     "media.animation_frames_max",
     "limits.media_bytes_in_flight_max",
@@ -33,11 +37,13 @@ SERVER_LIMITS: Final = (
     "limits.visual_tokens_in_flight_max",
     "limits.multimodal_waiting_max",
     "limits.requests_max",
-    "limits.arena_bytes_max",
+    ARENA_LIMIT,
+    SKELETON_LIMIT,
     "server.body_bytes_max",
     "media.queue_depth_max",
     "engine.queue_depth_max",
     "engine.encoder_queue_max",
+    "engine.kv_tokens_max",
 )
 """Settings that a rejection may name beside the fields of a tier: they hold for every tier, and for all requests together."""
 PARTS_MAX: Final = 256

@@ -64,7 +64,13 @@ class EncoderThread:
                 self._queue.append(work)
                 self._changed.notify()
         if not room:
-            self._reject(work, QueueFull(detail=f"{self._queue_max} pictures wait for the vision encoder"))
+            full = QueueFull(
+                "Too many pictures wait for the vision encoder. Try again shortly.",
+                limit_name="engine.encoder_queue_max",
+                limit=self._queue_max,
+                actual=self._queue_max + 1,
+            )
+            self._reject(work, full)
 
     def cancel(self, work: CancelEncode) -> None:
         """Drop a picture that waits; one whose batch has started is answered by it."""

@@ -15,6 +15,7 @@ from foveate.core.media import InlineRef
 from foveate.core.request import MediaPart
 from foveate.core.stages import Span
 from foveate.decisions import budget
+from foveate.decisions.budget import CONTEXT_LIMIT
 from foveate.journey.job import Job
 from foveate.journey.tools import Tools
 
@@ -113,6 +114,7 @@ def answer_tokens(job: Job, tools: Tools, *, visual_tokens: int) -> int:
         raise PromptTooLong(
             f"This model's context is {context} tokens; the prompt has at least {prompt} ({visual_tokens} for pictures), and {wanted}.",
             param="messages" if job.request.kind == "chat" else "prompt",
+            limit_name=CONTEXT_LIMIT,
             limit=context,
             actual=prompt + max(asked, 1),
         )

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from foveate.core.budget import Caller
 from foveate.core.clock import now
 from foveate.core.errors import ArenaFull, BodyTooLarge, DeadlineExceeded, Draining, FoveateError
+from foveate.core.limits import ARENA_LIMIT
 from foveate.core.request import Request
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
@@ -126,7 +127,13 @@ class Journey:
         """Bodies on their way may fill half of the arena, so that slow or idle uploads do not keep everyone else's pictures out."""
         arena = self.tools.arena
         if arena.used_bytes - self._cached_bytes() + size > arena.capacity_bytes // 2:
-            raise ArenaFull(detail="bodies and work under way hold half of the arena", retry_after_seconds=1.0)
+            raise ArenaFull(
+                detail="bodies and work under way hold half of the arena",
+                limit_name=ARENA_LIMIT,
+                limit=arena.capacity_bytes // 2,
+                actual=arena.used_bytes - self._cached_bytes() + size,
+                retry_after_seconds=1.0,
+            )
         return take(self.tools, size)
 
     def _cached_bytes(self) -> int:

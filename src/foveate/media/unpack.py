@@ -17,7 +17,7 @@ import msgspec
 from blake3 import blake3
 
 from foveate.core.errors import BodyTooLarge, DataUrlInvalid, ErrorRecord, InvalidParameter, UrlRefused
-from foveate.core.limits import SCHEME_CHARACTERS_MAX, SKELETON_BYTES_MAX
+from foveate.core.limits import SCHEME_CHARACTERS_MAX, SKELETON_BYTES_MAX, SKELETON_LIMIT
 from foveate.media.data_url import decode_data_url_into, is_data_url
 
 SCHEME: Final = "inline:"
@@ -71,6 +71,7 @@ def unpack(body: memoryview, out: memoryview) -> Unpacking:
     if len(skeleton) > SKELETON_BYTES_MAX:
         raise BodyTooLarge(
             f"Besides its pictures the request body has {len(skeleton)} bytes; at most {SKELETON_BYTES_MAX} may be.",
+            limit_name=SKELETON_LIMIT,
             limit=SKELETON_BYTES_MAX,
             actual=len(skeleton),
         )

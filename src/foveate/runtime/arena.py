@@ -17,6 +17,7 @@ import os
 from sortedcontainers import SortedList
 
 from foveate.core.errors import ArenaFull
+from foveate.core.limits import ARENA_LIMIT
 from foveate.core.memory import Slot
 
 ALIGNMENT = 64
@@ -84,8 +85,9 @@ class Arena:
             free = self.capacity_bytes - self.used_bytes
             raise ArenaFull(
                 detail=f"{size} bytes asked for, {free} of {self.capacity_bytes} free in {len(self._free)} ranges",
+                limit_name=ARENA_LIMIT,
                 limit=self.capacity_bytes,
-                actual=size,
+                actual=self.used_bytes + size,
                 retry_after_seconds=1.0,
             )
         found, offset = self._free[at]

@@ -160,7 +160,6 @@ def test_ordinary_bodies(http: httpx.Client, mebibytes: float, length: bool) -> 
     "a body larger than `server.body_bytes_max`, with and without a length",
     Right(413, "body_too_large", "server.body_bytes_max"),
 )
-@pytest.mark.xfail(strict=True, reason="body_too_large does not name its limit")
 @pytest.mark.parametrize("length", [True, False], ids=["length", "chunked"])
 def test_body_over_the_limit(tight: Server, right: Right, length: bool) -> None:
     made = padded(2 * 2**20)

@@ -111,6 +111,7 @@ async def test_a_body_announced_too_large_is_refused_unread(expects: bool) -> No
         assert body["error"] == {
             "message": f"The request body is larger than the {service.body_bytes_max} bytes this server accepts.",
             "type": "invalid_request_error", "param": None, "code": "body_too_large", "status": 413,
+            "limit_name": "server.body_bytes_max",
             "limit": service.body_bytes_max, "actual": 2_000_000,
         }  # fmt: skip
         if not expects:
@@ -125,6 +126,7 @@ async def test_a_body_that_grows_too_large_is_refused_on_the_way() -> None:
         await send_chunked(raw, b" " * 3_000_000, size=100_000)
         status, _, body = await raw.reply()
     assert (status, body["error"]["code"]) == (413, "body_too_large")
+    assert body["error"]["limit_name"] == "server.body_bytes_max"
     assert service.open_buffers == 0
 
 

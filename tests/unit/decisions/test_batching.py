@@ -15,6 +15,7 @@ from foveate.decisions.batching import (
     PromptView,
     choose_encode_batch,
     fits_ever,
+    place_in_line,
     plan_step,
 )
 
@@ -134,3 +135,26 @@ def test_encode_batch_takes_the_oldest_and_its_like() -> None:
     assert choose_encode_batch(["a", "b", "a", "a"], 2) == (0, 2)
     assert choose_encode_batch(["b", "a", "a"], 8) == (0,)
     assert choose_encode_batch([], 8) == ()
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_texts_and_pictures_take_turns_in_the_order_of_their_kind(arrivals: list[bool]) -> None:
+    line: list[tuple[bool, int]] = []
+    for number, text in enumerate(arrivals):
+        line.insert(place_in_line([other for other, _ in line], text), (text, number))
+    for kind in (True, False):
+        assert [number for text, number in line if text is kind] == [
+            number for number, text in enumerate(arrivals) if text is kind
+        ]
+    before = [text for text, _ in line]
+    for place, text in enumerate(before):
+        if text:
+            assert before[:place].count(False) <= before[:place].count(True) + 1
+
+
+def test_texts_that_keep_coming_do_not_keep_pictures_waiting() -> None:
+    line = [False] * 5
+    for started in range(9):
+        line.insert(place_in_line(line, True), True)
+        line.pop(0)
+        assert line.count(False) == 5 - started // 2 - 1

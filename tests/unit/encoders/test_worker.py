@@ -169,6 +169,8 @@ def test_the_queue_is_bounded() -> None:
         bench.thread.submit(bench.job())
     (rejected,) = bench.answers(1)
     assert (rejected.job_id, rejected.error.code) == (3, "queue_full")
+    assert rejected.error.limit_name == "engine.encoder_queue_max"
+    assert rejected.error.actual == rejected.error.limit + 1
 
 
 def test_overdue_pictures_are_not_encoded(bench: Bench) -> None:

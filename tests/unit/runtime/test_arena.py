@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from foveate.core.errors import ArenaFull
+from foveate.core.errors import ArenaFull, Kind
 from foveate.core.memory import Slot
 from foveate.runtime.arena import ALIGNMENT, Arena, ArenaView, aligned
 
@@ -112,6 +112,8 @@ def test_full_arena_says_so_and_recovers(arena: Arena) -> None:
     with pytest.raises(ArenaFull) as caught:
         arena.allocate(1)
     assert caught.value.retryable
+    assert (caught.value.kind, caught.value.limit_name) == (Kind.RATE, "limits.arena_bytes_max")
+    assert (caught.value.limit, caught.value.actual) == (CAPACITY, CAPACITY + 1)
     assert caught.value.retry_after_seconds
     arena.release(whole)
     assert arena.allocate(1) == Slot(0, 1)

@@ -22,9 +22,10 @@ class HouseFull(Overloaded):
 
 
 class ArenaFull(Overloaded):
-    """The shared-memory arena has no room for this request now."""
+    """The shared-memory arena has no room for this request now: a full house like any other."""
 
     code = "memory_full"
+    kind = Kind.RATE
     sentence = "The server has no memory free for this request. Try again shortly."
 
 

@@ -1,4 +1,7 @@
-"""Where requests enter the language-model thread: a bounded set of open ones and an inbox between two threads."""
+"""Where requests enter the language-model thread: a bounded set of open ones and an inbox between two threads.
+
+Texts and prompts with pictures are bounded apart, so that a queue full of pictures never refuses a text.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ class Intake:
     def __init__(self, limits: BatchLimits, queue_depth_max: int) -> None:
         self._limits = limits
         self._open_max = limits.sequences_max + queue_depth_max
-        self._open: set[str] = set()
+        self._queue_depth_max = queue_depth_max
+        self._open: dict[str, bool] = {}
+        """Each open request, and whether it has pictures."""
         self._inbox: deque[Generate | Cancel] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -38,12 +43,21 @@ class Intake:
             raise InvalidParameter(
                 "The prompt and its answers together need more memory than this server gives one request.",
                 detail=f"{len(work.token_ids)}+{work.sampling.tokens_max} tokens x {work.sampling.n}: {self._limits}",
+                limit_name="engine.kv_tokens_max",
                 limit=self._limits.kv_tokens_max,
+                actual=len(work.token_ids) + work.sampling.tokens_max * work.sampling.n,
             )
+        with_pictures = bool(work.pictures)
         with self._changed:
-            if len(self._open) >= self._open_max:
-                raise QueueFull(detail=f"{len(self._open)} requests are running or waiting")
-            self._open.add(work.request_id)
+            alike = sum(kind == with_pictures for kind in self._open.values())
+            if alike >= self._open_max:
+                raise QueueFull(
+                    detail=f"{alike} requests {'with' if with_pictures else 'without'} pictures are running or waiting",
+                    limit_name="engine.queue_depth_max",
+                    limit=self._queue_depth_max,
+                    actual=alike - self._limits.sequences_max + 1,
+                )
+            self._open[work.request_id] = with_pictures
             self._inbox.append(message)
             self._changed.notify()
 
@@ -77,4 +91,4 @@ class Intake:
     def end(self, request_id: str) -> None:
         """Give the request's place back."""
         with self._changed:
-            self._open.discard(request_id)
+            self._open.pop(request_id, None)

@@ -20,7 +20,7 @@ import torch
 
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError
-from foveate.decisions.batching import BatchLimits, BatchView, plan_step
+from foveate.decisions.batching import BatchLimits, BatchView, place_in_line, plan_step
 from foveate.encoders.worker import Post
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
@@ -136,7 +136,10 @@ class GenerationLoop:
         except Exception as error:
             self._fail(message.work.request_id, _as_failure(error))
             return
-        self._waiting.append(Job(message.work, message.submitted_at, view))
+        job = Job(message.work, message.submitted_at, view)
+        self._waiting.insert(
+            place_in_line([not other.work.pictures for other in self._waiting], not job.work.pictures), job
+        )
 
     def _step(self) -> None:
         self._drop_overdue()

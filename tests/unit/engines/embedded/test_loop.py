@@ -232,8 +232,29 @@ def test_queue_full_is_an_answer(demo: Loaded) -> None:
     a, b, c = driver.finish("a", "b", "c")
     assert c.failure is not None
     assert c.failure.error.code == "queue_full"
+    assert (c.failure.error.limit_name, c.failure.error.limit, c.failure.error.actual) == (
+        "engine.queue_depth_max",
+        1,
+        2,
+    )
     assert a.tokens == b.tokens
     assert driver.answer(ids).tokens == a.tokens, "places come back"
+
+
+def test_a_queue_full_of_pictures_takes_texts_in_turn(demo: Loaded) -> None:
+    driver = Driver(demo, limits=BatchLimits(1, 512, 65536), queue_depth_max=2)
+    ids, pictures = prompt(driver, [(64, 64)], "what is in this image?")
+    for name in ("p1", "p2", "p3", "p4"):
+        driver.submit(name, ids, pictures)
+    driver.submit("text", text_prompt(driver, "hi"))
+    driver.listen()
+    failure = driver.heard["p4"].failure
+    assert failure is not None
+    assert failure.error.limit_name == "engine.queue_depth_max"
+    [text] = driver.finish("text")
+    assert text.finishes
+    assert not driver.heard["p3"].events, "the text came after one prompt with pictures that waited, not after all"
+    assert all(heard.finishes for heard in driver.finish("p1", "p2", "p3"))
 
 
 def test_a_request_waits_for_kv_and_one_that_never_fits_is_refused(demo: Loaded) -> None:
@@ -253,6 +274,7 @@ def test_a_request_waits_for_kv_and_one_that_never_fits_is_refused(demo: Loaded)
     failure = driver.heard["c"].failure
     assert failure is not None
     assert failure.error.code == "invalid_parameter"
+    assert (failure.error.limit_name, failure.error.limit) == ("engine.kv_tokens_max", need)
 
 
 @pytest.mark.parametrize("place", ["waiting", "running"])
