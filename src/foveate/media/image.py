@@ -46,7 +46,7 @@ from foveate.media.containers import (
     webp_profile,
 )
 from foveate.media.fit import scaled_down, shrink_on_load
-from foveate.media.headers.jpeg import scan_start
+from foveate.media.headers.jpeg import scans
 from foveate.media.headers.raster import PNG_BIT_DEPTH_AT, is_animated_webp
 from foveate.media.headers.shape import SIDEWAYS, stored_size
 from foveate.media.samples import flattened, to_eight_bits
@@ -74,11 +74,14 @@ _TRANSPOSITIONS: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_START_OF_SCAN: Final = b"\xff\xda"
 _END_OF_IMAGE: Final = b"\xff\xd9"
 _CHANNELS: Final = {"RGB": 3, "CMYK": 4, "GRAY": 1}
 SCANS_MAX: Final = 500
-"""Scans of one progressive JPEG, each a pass over the whole picture. Encoders make about ten; libjpeg-turbo is fuzzed with this limit."""
+"""Scans of one progressive JPEG, each a pass over the whole picture. libjpeg-turbo is fuzzed with this limit."""
+SCAN_PIXELS_MAX: Final = 1 << 29
+"""Scans times pixels, where there are more scans than encoders make: about three seconds of decoding (240 million a second measured)."""
+SCANS_OF_AN_ENCODER: Final = 20
+"""So many scans any picture may have: libjpeg's own script makes 10, MozJPEG's searched ones up to 17."""
 
 
 class Scratch:
@@ -162,11 +165,12 @@ def _jpeg(
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     if (width, height) != size:
         raise _wrong_size(width, height, size)
-    scans = bytes(data[scan_start(data) :])
-    end = scans.find(_END_OF_IMAGE)
-    if scans.count(_START_OF_SCAN, 0, end if end >= 0 else None) > SCANS_MAX:
-        raise MediaCostly("The JPEG has more scans than a picture needs.", detail="jpeg: scans", limit=SCANS_MAX)
-    source = data if end >= 0 else bytes(data) + _END_OF_IMAGE
+    count, has_end = scans(data)
+    allowed = scans_allowed(width * height)
+    if count > allowed:
+        text = f"The JPEG has {count} scans; a picture of {width}x{height} may have {allowed}."
+        raise MediaCostly(text, detail="jpeg: scans", limit=allowed, actual=count, limit_name="jpeg_scans")
+    source = data if has_end else bytes(data) + _END_OF_IMAGE
     profile = jpeg_profile(data) if look.icc_to_srgb else None
     wanted = "CMYK" if colorspace in ("CMYK", "YCCK") else "GRAY" if colorspace == "Gray" and profile else "RGB"
     options = {
@@ -176,7 +180,7 @@ def _jpeg(
         "buffer": scratch.of(width * height * _CHANNELS[wanted]),
     }
     try:
-        pixels = _strictly(source, options, has_end=end >= 0)
+        pixels = _strictly(source, options, has_end=has_end)
     except ValueError:
         if not look.truncated_accepted:
             raise
@@ -191,6 +195,11 @@ def _jpeg(
     else:
         image = Image.fromarray(pixels if wanted == "RGB" else pixels[:, :, 0])
     return np.asarray(to_srgb(image, profile))
+
+
+def scans_allowed(pixels: int) -> int:
+    """Return how many scans a JPEG of so many pixels may have."""
+    return min(SCANS_MAX, max(SCANS_OF_AN_ENCODER, SCAN_PIXELS_MAX // max(pixels, 1)))
 
 
 def _strictly(source: memoryview | bytes, options: dict[str, Any], *, has_end: bool) -> np.ndarray:

@@ -39,6 +39,14 @@ def scans(side: int, count: int) -> bytes:
     return data[:last] + data[last:-2] * count + data[-2:]
 
 
+def hidden_scans(side: int, count: int, cover: bytes) -> bytes:
+    """Return such a JPEG with ``cover`` before its repeated scans."""
+    data = scans(side, count)
+    first = data.index(b"\xff\xda")
+    second = data.index(b"\xff\xda", first + 2)
+    return data[:second] + cover + data[second:]
+
+
 def tiff(entries: list[tuple[int, int, int, int]], tail: bytes = b"") -> bytes:
     """Return a TIFF with one directory of (tag, type, count, value) behind its header, and ``tail``."""
     directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries))

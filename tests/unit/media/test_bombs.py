@@ -158,8 +158,9 @@ async def test_what_needs_more_memory_than_a_worker_may_have_is_refused(house: H
 async def test_too_many_scans_are_refused_and_slow_ones_cost_their_worker_alone(house: House) -> None:
     assert await refused(house, bombs.scans(64, SCANS_MAX)) is MediaCostly
     assert house.pool.kills == 0
-    async with opened(House(job_seconds_max=2)) as hasty:
-        assert await refused(hasty, bombs.scans(9000, 4)) is MediaCostly, "no memory for its coefficients"
-        assert hasty.pool.kills == 0
-        assert await refused(hasty, bombs.scans(6000, SCANS_MAX - 20)) is MediaCostly
+    assert await refused(house, bombs.scans(9000, 4)) is MediaCostly, "no memory for its coefficients"
+    assert await refused(house, bombs.scans(6000, 40)) is MediaCostly, "too many for so many pixels"
+    assert house.pool.kills == 0
+    async with opened(House(job_seconds_max=0.05)) as hasty:
+        assert await refused(hasty, bombs.scans(6000, 8)) is MediaCostly
         assert hasty.pool.kills == 1

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps
+from tests.unit.media import bombs
 
-from foveate.core.errors import MediaUndecodable, MediaUnsupported
+from foveate.core.errors import MediaCostly, MediaUndecodable, MediaUnsupported
 from foveate.core.media import ImageHeader
-from foveate.media.image import Scratch, to_pixels
+from foveate.media.headers.jpeg import scans
+from foveate.media.image import Scratch, scans_allowed, to_pixels
 from foveate.media.probe import IMAGE_FORMATS, probe
 
 CASES = Path("tests/data/cases")
@@ -390,3 +392,39 @@ def encoded_jpeg(width: int, height: int) -> memoryview:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG")
     return memoryview(buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    "cover",
+    [
+        b"",
+        b"\xff\xfe\x00\x04\xff\xd9",
+        b"\xff\xe1\x00\x06\xff\xda\xff\xd9",
+        b"\xff\x02\xff\xff",
+        b"\xff" * 9 + b"\xfe\x00\x00",
+        b"\xff\xd3\xff\xd9"[:2],
+    ],
+    ids=["plain", "end in a comment", "end and scan in a segment", "unknown code", "fill bytes", "restart"],
+)
+def test_scans_are_counted_whatever_stands_between_them(cover: bytes) -> None:
+    data = bombs.hidden_scans(64, 700, cover)
+    ordinary = scans(bombs.scans(64, 1))[0]
+    assert 8 <= ordinary <= 12
+    assert scans(data) == (ordinary + 699, True)
+    with pytest.raises(MediaCostly) as caught:
+        pixels_of(data)
+    assert (caught.value.limit_name, caught.value.limit, caught.value.actual) == ("jpeg_scans", 500, ordinary + 699)
+
+
+def test_the_more_pixels_a_picture_has_the_fewer_scans_it_may_have() -> None:
+    assert scans_allowed(64 * 64) == 500
+    assert 10 <= scans_allowed(6000 * 6000) < 40
+    assert scans_allowed(1 << 40) == scans_allowed(1 << 32) >= 17, "what encoders make is always taken"
+    with pytest.raises(MediaCostly) as caught:
+        pixels_of(bombs.scans(4000, scans_allowed(4000 * 4000)))
+    assert "a picture of 4000x4000 may have 33" in caught.value.public
+
+
+@pytest.mark.parametrize("piece", [b"\xff", b"\xff\x00", b"\xff\xfe\x00\x02", b"\xff\xda", b"\xff\xd0", b"\x00"])
+def test_scans_of_any_bytes_are_counted_in_linear_time(piece: bytes) -> None:
+    assert not scans(b"\xff\xd8" + piece * (2_000_000 // len(piece)))[1]

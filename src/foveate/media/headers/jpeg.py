@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -16,8 +17,11 @@ GARBAGE_BYTES_MAX: Final = 256
 
 _FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xD8)})
+_START_OF_IMAGE: Final = 0xD8
 _START_OF_SCAN: Final = 0xDA
 _END_OF_IMAGE: Final = 0xD9
+_STEERING: Final = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
+"""A marker that neither stands for a byte of picture data nor only parts them (restart markers, and codes that decoders pass over)."""
 _APP1: Final = 0xE1
 
 
@@ -46,16 +50,23 @@ def read_jpeg(data: memoryview) -> ImageHeader:
     return displayed("jpeg", *size, orientation=orientation or 1)
 
 
-def scan_start(data: memoryview) -> int:
-    """Return where the first scan's segment begins: everything before it is headers. Raises ValueError."""
-    at = 2
-    for _ in range(SEGMENTS_MAX):
-        marker, at = _next_marker(data, at)
-        if marker == _START_OF_SCAN:
-            return at
-        if marker not in _WITHOUT_LENGTH:
-            at += struct.unpack_from(">H", data, at)[0]
-    raise ValueError("no scan")
+def scans(data: bytes | memoryview) -> tuple[int, bool]:
+    """Return how many scans a decoder comes upon, and whether the picture has its end marker.
+
+    Goes from marker to marker as libjpeg-turbo does: an end marker inside a segment ends nothing, and a scan inside one is none.
+    Where libjpeg-turbo would give up, this goes on, so that it counts rather too many. Takes time that grows with the length alone.
+    """
+    count, at = 0, 2
+    while (found := _STEERING.search(data, at)) is not None:
+        marker, at = data[found.end() - 1], found.end()
+        if marker == _END_OF_IMAGE:
+            return count, True
+        count += marker == _START_OF_SCAN
+        if marker != _START_OF_IMAGE:
+            if at + 2 > len(data):
+                break
+            at += max(int.from_bytes(data[at : at + 2], "big"), 2)
+    return count, False
 
 
 def segments_before_scan(data: memoryview) -> Iterator[tuple[int, int, int]]:
