@@ -258,6 +258,8 @@ def _fetch_limits(settings: Settings) -> FetchLimits:
         read_seconds_max=fetch.read_seconds,
         transfers_max=fetch.concurrency_max,
         transfers_per_host_max=fetch.per_host_max,
+        transfers_per_tenant_max=fetch.per_tenant_max or max(fetch.concurrency_max - fetch.concurrency_max // 4, 1),
+        waiting_max=fetch.waiting_max,
         dead_host_failures=fetch.dead_host_failures,
         dead_host_seconds=fetch.dead_host_seconds,
     )

@@ -100,7 +100,7 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
         # The transfer may serve others, whose tiers give it more time, so it is not ended here; this request only waits no longer.
         async with asyncio.timeout(max(job.fetching_since + seconds_max - now(), 0)):
             got, shared = await tools.fetches.share(
-                wanted, start=lambda: _transfer(wanted, tools), lease=lambda got: got.again()
+                wanted, start=lambda: _transfer(wanted, job.request.caller.tenant, tools), lease=lambda got: got.again()
             )
     except TimeoutError:
         raise FetchTimeout(
@@ -120,8 +120,10 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
         counts.fetches += 1
 
 
-async def _transfer(wanted: Wanted, tools: Tools) -> Got:
-    """Fetch once for everyone who waits for this very URL, query and all; ``fetch.total_seconds`` is its only deadline."""
+async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
+    """Fetch once for everyone who waits for this very URL, query and all; ``fetch.total_seconds`` is its only deadline. It takes a place
+    of the ``tenant`` who asked first.
+    """
     outcome: FetchOutcome = "cancelled"
     try:
         with (
@@ -133,6 +135,7 @@ async def _transfer(wanted: Wanted, tools: Tools) -> Got:
                 sink,
                 policy=wanted.policy,
                 redirects_max=wanted.redirects_max,
+                tenant=tenant,
             )
             got = Got(sink.take(), fetched.digest, fetched.redirects)
         outcome = "fetched"

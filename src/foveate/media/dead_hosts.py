@@ -1,8 +1,9 @@
 """Hosts that lately did not answer, refused at once for a while, so that one of them cannot fill the house.
 
-A state machine over ``now``: no clock, no I/O. A key is a host and port. Only failures of the connection itself count:
-an origin that answers, with whatever status, is alive; a transfer that was cancelled or ran out of its request's time
-says nothing, or clients could declare hosts dead for each other.
+A state machine over ``now``: no clock, no I/O. A key is a host and port. Only what no client can bring about counts: no connection, no
+TLS, or no byte of an answer at all, and the latter not of a host that has answered others meanwhile or lately: whoever knows a slow page
+of it must not be able to declare it dead for others. An origin that answers, with whatever status and however slow its body, is alive; a
+transfer that was cancelled, ran out of its request's time or did not get as far as the host says nothing.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from foveate.core.errors import FetchFailed
 
+Sign = Literal["none", "unreachable", "silent", "alive"]
+"""What an exchange told about its host: nothing; no connection; a connection, but not a byte; a status line."""
+
 HOSTS_MAX: Final = 4096
-"""Hosts remembered; the one whose failure is the longest ago is forgotten first."""
+"""Hosts remembered; the one that was heard of the longest ago is forgotten first."""
 
 
 @dataclass(slots=True)
 class _Record:
     failures: int = 0
     dead_until: float = -math.inf
+    answered_at: float = -math.inf
     probing: bool = False
 
 
@@ -55,31 +60,33 @@ class DeadHosts:
             )
 
     def enter(self, key: str, now: float) -> None:
-        """A transfer begins. The first one after a host's time is its probe, until it ends. Raises FetchFailed."""
+        """An exchange begins. The first one after a host's time is its probe, until it ends. Raises FetchFailed."""
+        if self._failures_max == 0:
+            return
         self.check(key, now)
         record = self._records.get(key)
         if record is not None and record.failures >= self._failures_max:
             record.probing = True
 
-    def failed(self, key: str, now: float) -> None:
-        """Its connection failed, or it did not answer in time."""
+    def ended(self, key: str, sign: Sign, *, since: float, now: float) -> None:
+        """An exchange that began at ``since`` ended, and told ``sign``."""
         if self._failures_max == 0:
             return
-        record = self._records.setdefault(key, _Record())
-        self._records.move_to_end(key)
-        record.failures += 1
-        record.probing = False
-        if record.failures >= self._failures_max:
-            record.dead_until = now + self._seconds
-        while len(self._records) > self._hosts_max:
-            self._records.popitem(last=False)
-
-    def answered(self, key: str) -> None:
-        """It is alive."""
-        self._records.pop(key, None)
-
-    def left(self, key: str) -> None:
-        """The transfer ended without telling anything about the host; if it was the probe, another may be."""
         record = self._records.get(key)
         if record is not None:
             record.probing = False
+            if sign == "silent" and record.answered_at >= since - self._seconds:
+                return
+        if sign == "none":
+            return
+        if record is None:
+            record = self._records[key] = _Record()
+        self._records.move_to_end(key)
+        if sign == "alive":
+            record.failures, record.answered_at = 0, now
+        else:
+            record.failures += 1
+            if record.failures >= self._failures_max:
+                record.dead_until = now + self._seconds
+        while len(self._records) > self._hosts_max:
+            self._records.popitem(last=False)

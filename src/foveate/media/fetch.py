@@ -57,6 +57,7 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
     read_seconds_max: float = 10.0
     transfers_max: int = 64
     transfers_per_host_max: int = 16
+    transfers_per_tenant_max: int = 48
     waiting_max: int = 4096
     dead_host_failures: int = 5
     dead_host_seconds: float = 10.0
@@ -81,6 +82,7 @@ class _Walk:
     sink: Sink
     policy: UrlPolicy
     redirects_max: int
+    tenant: str
     redirects: int = 0
     progress: Progress = field(default_factory=Progress)
 
@@ -101,7 +103,7 @@ class Fetcher:
         proxy: Proxy | None = None,
     ) -> None:
         self._limits = limits = limits or FetchLimits()
-        self._resolver = resolver or SystemResolver()
+        self._resolver = resolver or SystemResolver(threads=limits.transfers_max)
         self._proxied = proxy is not None
         self._transport = Transport(
             TransportLimits(
@@ -116,6 +118,7 @@ class Fetcher:
         self._gates = Gates(
             total_max=limits.transfers_max,
             per_host_max=limits.transfers_per_host_max,
+            per_tenant_max=limits.transfers_per_tenant_max,
             waiting_max=limits.waiting_max,
         )
         self._dead = DeadHosts(failures_max=limits.dead_host_failures, seconds=limits.dead_host_seconds)
@@ -128,6 +131,7 @@ class Fetcher:
         *,
         policy: UrlPolicy,
         redirects_max: int,
+        tenant: str,
         deadline: float = math.inf,
         param: str | None = None,
         part: int | None = None,
@@ -135,13 +139,14 @@ class Fetcher:
         """Stream the body behind ``url`` into ``sink``, at the latest by ``deadline`` (monotonic seconds).
 
         ``policy`` judges every hop; it comes with the call because an operator may replace it while the server runs.
+        The transfer takes one of the places of ``tenant``.
 
         Raises UrlInvalid, UrlRefused (at any hop), FetchRejected (the origin refuses: permanent), FetchFailed (5xx,
         408, 429, broken, not reachable, lately dead), FetchTimeout (with ``limit_name`` of the limit that ran out,
         unless it was ``deadline``), QueueFull, and whatever the sink raises (MediaTooLarge). ``param`` and ``part`` go
         into the error.
         """
-        walk = _Walk(sink, policy, redirects_max)
+        walk = _Walk(sink, policy, redirects_max, tenant)
         started, total = now(), self._limits.total_seconds_max
         try:
             try:
@@ -149,7 +154,7 @@ class Fetcher:
                     parsed = policy.parse(url) if isinstance(url, str) else url
                     last, body = await self._follow(parsed, walk)
             except TimeoutError:
-                raise _too_slow(walk.progress, total if started + total <= deadline else None) from None
+                raise _too_slow(walk.progress, started, total if started + total <= deadline else None) from None
         except FoveateError as error:
             error.param = error.param or param
             error.part = part if error.part is None else error.part
@@ -177,7 +182,7 @@ class Fetcher:
                 retried = True
                 log.info("media fetch broke, trying once more: %s", broken.error)
                 walk.sink.reset()
-                walk.progress.doing = "recovering from a broken connection"
+                walk.progress.begin("recovering from a broken connection")
                 await asyncio.sleep(RETRY_PAUSE_SECONDS)
                 continue
             if isinstance(result, Body):
@@ -197,40 +202,27 @@ class Fetcher:
         """One request. Returns the body's facts, or the Location of a redirect."""
         progress = walk.progress
         self._dead.check(_key(url), now())  # before waiting in line for it
-        progress.doing = "waiting for other downloads to end"
-        async with self._gates.place(url.host):
-            with self._watched(_key(url)):
-                progress.doing = "resolving its host name"
+        progress.begin("waiting for other downloads to end")
+        async with self._gates.place(url.host, walk.tenant):
+            with self._watched(_key(url), progress):
+                progress.begin("resolving its host name")
                 addresses = await self._addresses(url, walk)
                 async with self._transport.answer(url, addresses, progress) as response:
                     if response.status in REDIRECTS and "Location" in response.headers:
                         return response.headers["Location"]
                     check_status(response, url, proxied=self._proxied)
-                    progress.doing = "receiving it"
                     return await receive(response, walk.sink, progress, read_seconds_max=self._limits.read_seconds_max)
 
     @contextmanager
-    def _watched(self, key: str) -> Iterator[None]:
+    def _watched(self, key: str, progress: Progress) -> Iterator[None]:
         """Learn from one exchange whether the host is alive. Raises FetchFailed when it is held dead."""
-        self._dead.enter(key, now())
+        since = now()
+        self._dead.enter(key, since)
+        progress.sign = "none"
         try:
             yield
-        except Broken as broken:
-            if broken.unreachable:
-                self._dead.failed(key, now())
-            else:
-                self._dead.answered(key)
-            raise
-        except FetchTimeout:
-            self._dead.failed(key, now())
-            raise
-        except FetchRejected:
-            self._dead.answered(key)
-            raise
-        except BaseException:
-            self._dead.left(key)  # cancelled, out of its own time, or refused: that tells nothing about the host
-            raise
-        self._dead.answered(key)
+        finally:
+            self._dead.ended(key, progress.sign, since=since, now=now())
 
     async def _addresses(self, url: MediaUrl, walk: _Walk) -> list[IpAddress]:
         """Resolve once; refuse the URL when any of the answers is refused. None: a proxy resolves."""
@@ -243,7 +235,7 @@ class Fetcher:
             seconds = self._limits.dns_seconds_max
             try:
                 async with asyncio.timeout(seconds):
-                    addresses = await self._resolver.resolve(url.host, url.port)
+                    addresses = await self._resolver.resolve(url.host, url.port, tenant=walk.tenant)
             except TimeoutError:
                 raise timed_out("fetch.dns_seconds", seconds, "its host name was not resolved", walk.progress) from None
             except (OSError, UnicodeError) as error:
@@ -256,9 +248,10 @@ class Fetcher:
         return addresses[:ADDRESSES_TRIED_MAX]
 
     async def _read_file(self, url: MediaUrl, walk: _Walk) -> Body:
-        walk.progress.where, walk.progress.doing = str(url), "waiting for other downloads to end"
-        async with self._gates.place(url.host):
-            walk.progress.doing = "reading the file"
+        walk.progress.where = str(url)
+        walk.progress.begin("waiting for other downloads to end")
+        async with self._gates.place(url.host, walk.tenant):
+            walk.progress.begin("reading the file")
             async with self._files.open(walk.policy.file_root, url.target) as (size, pieces):
                 pour = Pour(walk.sink)
                 walk.sink.open(size)
@@ -273,12 +266,13 @@ def _key(url: MediaUrl) -> str:
     return f"{url.host}:{url.port}"
 
 
-def _too_slow(progress: Progress, total_seconds: float | None) -> FetchTimeout:
+def _too_slow(progress: Progress, started: float, total_seconds: float | None) -> FetchTimeout:
     """Return the error for a transfer whose whole time is up; ``total_seconds`` when it was that limit."""
     limit_name = None if total_seconds is None else "fetch.total_seconds"
     which = "" if total_seconds is None else f" ({limit_name}: {total_seconds:g} s)"
     public = f"The media could not be fetched in time: time ran out while {progress.doing}{which}."
-    return FetchTimeout(public, detail=progress.where, limit_name=limit_name, limit=total_seconds)
+    actual = round(now() - started, 3)
+    return FetchTimeout(public, detail=progress.where, limit_name=limit_name, limit=total_seconds, actual=actual)
 
 
 def _redirects_too_often(url: MediaUrl, walk: _Walk) -> FetchRejected:

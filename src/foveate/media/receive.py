@@ -80,6 +80,7 @@ async def receive(response: aiohttp.ClientResponse, sink: Sink, progress: Progre
 
 
 async def _next(response: aiohttp.ClientResponse, progress: Progress, seconds: float) -> bytes:
+    progress.begin("receiving it")
     try:
         async with asyncio.timeout(seconds):
             return await response.content.readany()

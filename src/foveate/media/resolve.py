@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final, Protocol
 
@@ -22,6 +23,7 @@ import dns.resolver
 
 from foveate.core.errors import StartupError
 from foveate.media.addresses import IpAddress
+from foveate.media.gates import Gates
 
 _SERVER: Final = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::([0-9]{1,5}))?|([0-9.]+)(?::([0-9]{1,5}))?|([0-9A-Fa-f:.]+)")
 _TRY_SECONDS: Final = 1.5
@@ -30,12 +32,17 @@ _TRY_SECONDS: Final = 1.5
 _LOOKUP_SECONDS_MAX: Final = 300.0
 """More than the fetcher ever waits: its own limit is the one that counts."""
 
+_WAITING_MAX: Final = 8192
+"""More lookups than ever wait: each is part of a transfer, of which fewer may run."""
+
 
 class Resolver(Protocol):
     """Answers one question a hop; whoever asks judges every address of the answer and connects to no other."""
 
-    async def resolve(self, host: str, port: int) -> list[IpAddress]:
-        """Return the host's addresses in the order to try them, without duplicates. Raises OSError when it has none."""
+    async def resolve(self, host: str, port: int, *, tenant: str = "") -> list[IpAddress]:
+        """Return the host's addresses in the order to try them, without duplicates, for ``tenant`` (empty: the server's
+        own question). Raises OSError when it has none.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -45,18 +52,41 @@ class Resolver(Protocol):
 
 class SystemResolver:
     """The operating system's resolver, in threads of its own: slow name servers must not use up the event loop's
-    shared executor. As many threads as there are transfers, so that no name waits for another's name server.
+    shared executor.
+
+    The C library cannot be told to stop, so a lookup that nobody waits for any more still has its thread. Therefore the
+    names beneath one domain (two labels) have at most a quarter of the threads, and one tenant three quarters: a name
+    server that never answers keeps neither everybody's names waiting nor another tenant's.
     """
 
     def __init__(self, *, threads: int = 64) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="media-dns")
+        self._gates = Gates(
+            total_max=threads,
+            per_host_max=max(threads // 4, 1),
+            per_tenant_max=max(threads - threads // 4, 1),
+            waiting_max=_WAITING_MAX,
+        )
 
-    async def resolve(self, host: str, port: int) -> list[IpAddress]:
-        """Return the addresses of ``host``. A cancelled lookup ends in its thread; one that has not begun never
-        begins.
+    async def resolve(self, host: str, port: int, *, tenant: str = "") -> list[IpAddress]:
+        """Return the addresses of ``host``. A cancelled lookup keeps its thread, and its place, until it ends; one that
+        still waits for a thread never begins.
         """
         loop = asyncio.get_running_loop()
-        answers = await loop.run_in_executor(self._executor, _look_up, host, port)
+        domain = ".".join(host.rsplit(".", 2)[-2:])
+        await self._gates.enter(domain, tenant)
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the loop was closed while the thread was still busy: nobody waits for it
+                loop.call_soon_threadsafe(self._gates.leave, domain, tenant)
+
+        try:
+            lookup = self._executor.submit(_look_up, host, port)
+        except BaseException:
+            self._gates.leave(domain, tenant)
+            raise
+        lookup.add_done_callback(ended)
+        answers = await asyncio.wrap_future(lookup)
         return list(dict.fromkeys(map(ip_address, answers)))
 
     async def aclose(self) -> None:
@@ -73,7 +103,7 @@ class ServerResolver:
         self._resolver.timeout = _TRY_SECONDS
         self._resolver.lifetime = _LOOKUP_SECONDS_MAX
 
-    async def resolve(self, host: str, port: int) -> list[IpAddress]:
+    async def resolve(self, host: str, port: int, *, tenant: str = "") -> list[IpAddress]:
         """Return the IPv4 and then the IPv6 addresses of ``host``. Raises OSError unless both questions are answered:
         an address that is not known cannot be judged.
         """

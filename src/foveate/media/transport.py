@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Final
 
@@ -23,8 +23,10 @@ import aiohttp.abc
 import msgspec
 import yarl
 
+from foveate.core.clock import now
 from foveate.core.errors import FetchFailed, FetchTimeout, FoveateError
 from foveate.media.addresses import IpAddress
+from foveate.media.dead_hosts import Sign
 from foveate.media.proxy import Proxy
 from foveate.media.resolve import Resolver
 from foveate.media.url import MediaUrl
@@ -38,19 +40,25 @@ descriptors.
 class Broken(Exception):
     """A transfer that may succeed when it is tried once more; carries the error to raise when it does not."""
 
-    def __init__(self, error: FoveateError, *, unreachable: bool = False) -> None:
+    def __init__(self, error: FoveateError) -> None:
         super().__init__(str(error))
         self.error = error
-        self.unreachable = unreachable
-        """Whether it was the connection that failed, as opposed to what the origin said."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a transfer is doing, for the sentence when its time is up; and where, for the log."""
+    """What a transfer is doing and since when, for the sentence when its time is up; where, for the log; and what its
+    present exchange told about the host.
+    """
 
     doing: str = "starting"
     where: str = ""
+    since: float = field(default_factory=now)
+    sign: Sign = "none"
+
+    def begin(self, doing: str) -> None:
+        """The next part begins, with its own time."""
+        self.doing, self.since = doing, now()
 
 
 class TransportLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,15 +103,19 @@ class Transport:
         """
         try:
             response = await self._connect(url, addresses, progress)
+            progress.sign = "alive"
             try:
                 yield response
             finally:
                 # Drops the connection, unless the body was read to its end: then it is already back in the pool.
                 response.close()
         except aiohttp.ConnectionTimeoutError:
+            if self._proxy is None:
+                _tell(progress, "unreachable")
             seconds = self._limits.connect_seconds_max
             raise timed_out("fetch.connect_seconds", seconds, "its origin took no connection", progress) from None
         except aiohttp.ClientSSLError as error:
+            _tell(progress, "unreachable")
             public = "The media could not be fetched: no trusted TLS connection to its origin."
             raise FetchFailed(public, detail=_describe(url, error)) from None
         except aiohttp.ClientProxyConnectionError as error:
@@ -113,8 +125,9 @@ class Transport:
             public = "The media could not be fetched: this server's proxy does not connect to its origin."
             raise FetchFailed(public, detail=f"{_describe(url, error)} {error.status}") from None
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            _tell(progress, "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "silent")
             public = "The media could not be fetched: the connection to its origin broke or was refused."
-            raise Broken(FetchFailed(public, detail=_describe(url, error)), unreachable=True) from None
+            raise Broken(FetchFailed(public, detail=_describe(url, error))) from None
         except aiohttp.ClientError as error:
             public = "The media could not be fetched: its origin does not speak proper HTTP."
             raise FetchFailed(public, detail=_describe(url, error)) from None
@@ -146,7 +159,7 @@ class Transport:
             consent = {"Proxy-Authorization": self._proxy.authorization}
             if url.scheme == "http":
                 headers |= consent
-        progress.doing = "connecting to its origin"
+        progress.begin("connecting to its origin")
         try:
             async with asyncio.timeout(None) as first_byte:
                 return await self._client().get(
@@ -163,13 +176,14 @@ class Transport:
         except aiohttp.ConnectionTimeoutError:
             raise
         except TimeoutError:
+            _tell(progress, "silent")
             seconds = self._limits.first_byte_seconds_max
             raise timed_out("fetch.first_byte_seconds", seconds, "its origin did not answer", progress) from None
 
     async def _connected(self, _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
         """The connection stands: from now on the answer's headers are waited for."""
         timer, progress = context.trace_request_ctx
-        progress.doing = "waiting for its origin to answer"
+        progress.begin("waiting for its origin to answer")
         timer.reschedule(asyncio.get_running_loop().time() + self._limits.first_byte_seconds_max)
 
     def _client(self) -> aiohttp.ClientSession:
@@ -228,7 +242,14 @@ class _ProxyName(aiohttp.abc.AbstractResolver):
 def timed_out(limit_name: str, seconds: float, what: str, progress: Progress) -> FetchTimeout:
     """Return the error for a limit of its own that ran out."""
     public = f"The media could not be fetched in time: {what} ({limit_name}: {seconds:g} s)."
-    return FetchTimeout(public, detail=progress.where, limit_name=limit_name, limit=seconds)
+    actual = round(now() - progress.since, 3)
+    return FetchTimeout(public, detail=progress.where, limit_name=limit_name, limit=seconds, actual=actual)
+
+
+def _tell(progress: Progress, sign: Sign) -> None:
+    """Note why nothing came. Once a status line came the host is alive, whatever becomes of the rest."""
+    if progress.sign != "alive":
+        progress.sign = sign
 
 
 def _literal(address: IpAddress) -> str:

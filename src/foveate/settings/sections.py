@@ -107,9 +107,7 @@ class FetchSettings(Section):
         (), "When given, the only hosts (exact, or *.example.com) that may be fetched from, comma-separated.",
         reloads=True,
     )  # fmt: skip
-    ports: Ports = setting(
-        (80, 443), "TCP ports that may be fetched from besides 80 and 443, comma-separated.", reloads=True
-    )
+    ports: Ports = setting((), "TCP ports that may be fetched from besides 80 and 443, comma-separated.", reloads=True)
     file_root: str | None = setting(
         None, "Directory below which file:// URLs may name media. Default: no local file is ever opened.", reloads=True
     )
@@ -128,6 +126,15 @@ class FetchSettings(Section):
     total_seconds: float = setting(20.0, "Time for one picture with all its hops and its retry.", low=0.05, high=600)
     concurrency_max: int = setting(64, "Fetches at once.", low=1, high=4096)
     per_host_max: int = setting(16, "Fetches at once from one host.", low=1, high=4096)
+    per_tenant_max: int | None = setting(
+        None, "Fetches at once for one tenant. Default: three quarters of fetch.concurrency_max.", low=1, high=4096
+    )
+    waiting_max: int = setting(
+        4096,
+        "Fetches that may wait for their turn before 429; of one tenant three quarters of them.",
+        low=1,
+        high=65536,
+    )
     dead_host_failures: int = setting(
         5, "Failures in a row after which a host counts as dead; 0: hosts are never given up.", low=0, high=10_000
     )

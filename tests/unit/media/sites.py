@@ -127,7 +127,7 @@ class Names:
         self.answers = {name.replace("_", "."): list(lists) for name, lists in answers.items()}
         self.asked: list[str] = []
 
-    async def resolve(self, host: str, port: int) -> list[IpAddress]:
+    async def resolve(self, host: str, port: int, *, tenant: str = "") -> list[IpAddress]:
         self.asked.append(host)
         if host not in self.answers:
             raise OSError("unknown name")
@@ -163,6 +163,7 @@ class Bound:
             sink,
             policy=self.policy,
             redirects_max=self.redirects_max,
+            tenant="t",
             **options,  # type: ignore[arg-type]
         )
 

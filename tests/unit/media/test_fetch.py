@@ -358,7 +358,7 @@ async def test_too_many_waiting_is_told_at_once() -> None:
         assert all(
             isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*tasks, return_exceptions=True)
         )
-        assert fetcher.fetcher._gates.hosts == 0
+        assert fetcher.fetcher._gates.known == (0, 0)
 
 
 async def test_cancelling_ends_the_transfer_at_the_origin() -> None:

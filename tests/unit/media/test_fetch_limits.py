@@ -69,6 +69,8 @@ async def test_every_kind_of_slowness_ends_once_by_its_own_limit(
     assert which in error.public
     assert error.limit_name == which
     assert error.limit in (0.2, 0.3)
+    assert error.actual is not None
+    assert error.limit <= error.actual + 0.01 < error.limit + 15
     assert "127.0.0.1" not in error.public
     assert len(site.heads) == 1
 
@@ -85,14 +87,18 @@ async def test_a_slow_head_does_not_count_as_silence_of_the_body() -> None:
 
 async def test_a_slow_lookup_is_a_limit_of_its_own() -> None:
     class Slow(Names):
-        async def resolve(self, host: str, port: int) -> list[IpAddress]:
+        async def resolve(self, host: str, port: int, *, tenant: str = "") -> list[IpAddress]:
             await asyncio.sleep(30)
             return await super().resolve(host, port)
 
-    async with fetcher_for(names=Slow(), limits=FetchLimits(dns_seconds_max=0.1)) as fetcher:
-        with pytest.raises(FetchTimeout) as caught:
-            await fetcher.fetch("http://slow.test/", Buffer(), deadline=now() + 9)
-    assert caught.value.limit_name == "fetch.dns_seconds"
+    limits = FetchLimits(dns_seconds_max=0.1, dead_host_failures=1)
+    async with fetcher_for(names=Slow(), limits=limits) as fetcher:
+        for _ in range(3):  # it is the name server that does not answer, not the host
+            with pytest.raises(FetchTimeout) as caught:
+                await fetcher.fetch("http://slow.test/", Buffer(), deadline=now() + 9)
+            assert caught.value.limit_name == "fetch.dns_seconds"
+            assert caught.value.actual is not None
+            assert caught.value.actual >= 0.1
 
 
 @pytest.fixture
@@ -195,18 +201,38 @@ async def test_a_refused_connection_counts_with_its_retry() -> None:
 
 
 async def test_what_an_origin_says_is_never_a_sign_of_death() -> None:
+    patient = FetchLimits(dead_host_failures=1, dead_host_seconds=60, read_seconds_max=0.1)
     answers: list[tuple[Answer, type[Exception]]] = [
         (answering(b"x", "503 Busy"), FetchFailed),
         (answering(b"x", "404 Not Found"), FetchRejected),
+        (answering(b"x", "429 Too Many Requests"), FetchFailed),
+        (stalling, FetchTimeout),
         (answering(length="99999999999"), MediaTooLarge),
         (answering(b"", length="0"), FetchRejected),
     ]
     for answer, kind in answers:
-        async with Site(answer) as site, fetcher_for(site, limits=counting(limit=1)) as fetcher:
+        async with Site(answer) as site, fetcher_for(site, limits=patient) as fetcher:
             for _ in range(3):
                 with pytest.raises(kind) as caught:
                     await fetcher.fetch(site.url(), Buffer(), deadline=now() + 9)
                 assert getattr(caught.value, "limit_name", None) != "fetch.dead_host_failures"
+
+
+async def test_a_slow_page_cannot_declare_a_host_dead_that_answers_others() -> None:
+    async def answer(site: Site, target: str, writer: asyncio.StreamWriter) -> None:
+        await (silent if target == "/slow" else answering())(site, target, writer)
+
+    async with Site(answer) as site, fetcher_for(site, limits=counting(limit=1)) as fetcher:
+        for _ in range(3):
+            assert (await fetcher.fetch(site.url(), Buffer(), deadline=now() + 9)).size == len(BODY)
+            assert isinstance(await fails(fetcher, site.url("/slow")), FetchTimeout)
+
+
+async def test_without_tls_there_is_no_life() -> None:
+    async with Site(answering()) as site, fetcher_for(site, limits=counting(limit=1)) as fetcher:
+        url = site.url().replace("http:", "https:")
+        await fails(fetcher, url)
+        assert (await fails(fetcher, url)).limit_name == "fetch.dead_host_failures"
 
 
 async def test_running_out_of_ones_own_time_says_nothing_about_the_host() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
+from collections.abc import Iterator
 from ipaddress import ip_address
 
 import pytest
@@ -38,6 +41,59 @@ async def test_scopes_and_failures_of_the_system(monkeypatch: pytest.MonkeyPatch
     await resolver.aclose()
     with pytest.raises(RuntimeError):
         await resolver.resolve("h.test", 80)
+
+
+class StuckNames:
+    """getaddrinfo as it is with name servers that never answer: names that begin with ``dead`` take until ``end``."""
+
+    def __init__(self) -> None:
+        self.end = threading.Event()
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, *_args: object, **_options: object) -> list[object]:
+        self.asked.append(host)
+        if host.startswith("dead"):
+            self.end.wait(60)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80))]
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[StuckNames]:
+    names = StuckNames()
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    yield names
+    names.end.set()
+
+
+async def given_up(resolver: SystemResolver, host: str, tenant: str) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await resolver.resolve(host, 80, tenant=tenant)
+
+
+async def test_a_name_server_that_never_answers_keeps_no_other_name_waiting(stuck: StuckNames) -> None:
+    resolver = SystemResolver(threads=8)
+    for number in range(20):
+        await given_up(resolver, f"dead{number}.evil.test", "a")
+    assert len(stuck.asked) == 2, "given up, they still have their threads"
+    async with asyncio.timeout(20):
+        assert await resolver.resolve("img.good.test", 80, tenant="a") == [ip_address("127.0.0.1")]
+    stuck.end.set()
+    async with asyncio.timeout(20):
+        await resolver.resolve("live.evil.test", 80, tenant="a")
+    assert len(stuck.asked) == 4, "who gave up while waiting for a thread was never looked up"
+    await resolver.aclose()
+
+
+async def test_a_tenant_with_many_dead_name_servers_leaves_threads_to_others(stuck: StuckNames) -> None:
+    resolver = SystemResolver(threads=8)
+    for number in range(20):
+        await given_up(resolver, f"dead.evil{number}.test", "a")
+    assert len(stuck.asked) == 6
+    async with asyncio.timeout(20):
+        assert await resolver.resolve("img.good.test", 80, tenant="b") == [ip_address("127.0.0.1")]
+    stuck.end.set()
+    await resolver.aclose()
 
 
 # ------------------------------------------------------------------------------------------------------- named servers
