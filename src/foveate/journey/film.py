@@ -67,6 +67,7 @@ async def _open_video(item: Item, container: str, sampling: FrameSampling, job: 
     found = await run_video_job(
         ProbeVideo(item.blob.slot, container, sampling, job.budget.max_video_seconds, tools.limits.decode_pixels_max),
         (item.hold,),
+        job,
         tools,
     )
     assert isinstance(found, VideoProbed)
@@ -106,9 +107,9 @@ def _note(item: Item, job: Job, limit_name: str, before: str, after: str) -> Non
 
 
 async def run_video_job(
-    job: ProbeVideo | DecodeFrames, holds: tuple[SlotHold, ...], tools: Tools
+    work: ProbeVideo | DecodeFrames, holds: tuple[SlotHold, ...], job: Job, tools: Tools
 ) -> VideoProbed | FramesDecoded:
-    """Have a media worker do ``job``, which keeps ``holds`` until the worker is done with them. Raises what it found."""
+    """Have a media worker do ``work``, which keeps ``holds`` until the worker is done with them. Raises what it found."""
     held = [hold.retain() for hold in holds]
 
     def done() -> None:
@@ -116,9 +117,15 @@ async def run_video_job(
             hold.release()
 
     try:
-        reply = await tools.media.run(job, on_done=done, deadline=now() + tools.limits.item_seconds_max)
+        reply = await tools.media.run(
+            work,
+            whom=job.request.caller.tenant,
+            on_done=done,
+            deadline=now() + tools.limits.item_seconds_max,
+        )
     except MediaCostly as error:
-        raise MediaCostly("Decoding the video exceeded the limits on memory or time.", detail=error.detail) from error
+        error.public = "Decoding the video exceeded the limits on memory or time."
+        raise
     if isinstance(reply, JobFailed):
         raise reply.error.error()
     assert isinstance(reply, VideoProbed | FramesDecoded), "a media worker answered another kind of job"

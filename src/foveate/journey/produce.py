@@ -37,12 +37,13 @@ ALIGNMENT_BYTES = 64 * 8
 
 @dataclass(frozen=True)
 class Source:
-    """Where a flight starts: encoded bytes with a hold of its own on them, and what their header said."""
+    """Where a flight starts: encoded bytes with a hold of its own on them, what their header said, and the tenant that asked first."""
 
     blob: Blob
     hold: SlotHold
     header: ImageHeader
     estimate: VisualEstimate
+    whom: str
 
 
 async def produce(key: EncoderKey, source: Source, tools: Tools, started: float) -> Made:
@@ -107,7 +108,7 @@ async def _run(
         for hold in held:
             hold.release()
 
-    reply = await tools.media.run(job, on_done=done, deadline=deadline)
+    reply = await tools.media.run(job, whom=source.whom, on_done=done, deadline=deadline)
     assert isinstance(reply, Prepared | TooSmall | JobFailed), "a media worker answered another kind of job"
     return reply
 

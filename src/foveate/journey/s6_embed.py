@@ -39,7 +39,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         job.ledger.counts.encoder_cache_hits += 1
     else:
         # The flight may outlive this request, so it has a hold of its own on the bytes.
-        source = Source(item.blob, item.hold.retain(), item.header, item.estimate)
+        source = Source(item.blob, item.hold.retain(), item.header, item.estimate, job.request.caller.tenant)
         try:
             made, shared = await tools.flights.share(
                 key,

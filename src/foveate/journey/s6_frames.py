@@ -74,7 +74,7 @@ async def _embed_group(item: Item, film: Film, picks: Sequence[FramePick], job: 
         if not _found(frame, _digest(item, pick), job, tools)
     ]
     if waiting:
-        await _decode(item, film, waiting, tools)
+        await _decode(item, waiting, job, tools)
         await _embed_all(item, [frame for frame, _ in waiting if frame.blob is not None], job, tools)
 
 
@@ -88,8 +88,9 @@ def _found(frame: Item, digest: str, job: Job, tools: Tools) -> bool:
     return True
 
 
-async def _decode(item: Item, film: Film, waiting: Sequence[tuple[Item, FramePick]], tools: Tools) -> None:
+async def _decode(item: Item, waiting: Sequence[tuple[Item, FramePick]], job: Job, tools: Tools) -> None:
     """Set blob and hold of the frames that can be decoded."""
+    assert item.film is not None
     assert item.blob is not None
     assert item.hold is not None
     assert item.shape is not None
@@ -101,7 +102,7 @@ async def _decode(item: Item, film: Film, waiting: Sequence[tuple[Item, FramePic
         reply = await run_video_job(
             DecodeFrames(
                 item.blob.slot,
-                film.header,
+                item.film.header,
                 picks,
                 item.shape.width,
                 item.shape.height,
@@ -109,6 +110,7 @@ async def _decode(item: Item, film: Film, waiting: Sequence[tuple[Item, FramePic
                 out=out.slot,
             ),
             (item.hold, out),
+            job,
             tools,
         )
         assert isinstance(reply, FramesDecoded)

@@ -149,7 +149,7 @@ class Journey:
 
         job = Unpack(body.slot, out.slot)
         deadline = started + self.tools.limits.item_seconds_max
-        reply = await self.tools.media.run(job, on_done=release, deadline=deadline)
+        reply = await self.tools.media.run(job, whom="", on_done=release, deadline=deadline)
         if isinstance(reply, JobFailed):
             raise reply.error.error()
         assert isinstance(reply, UnpackDone)

@@ -52,7 +52,7 @@ async def _prepare(tools: Tools, held: AsyncExitStack) -> PreparedImage:
         source.release()
         out.release()
 
-    reply = await tools.media.run(job, on_done=done, deadline=now() + SECONDS_MAX)
+    reply = await tools.media.run(job, whom="", on_done=done, deadline=now() + SECONDS_MAX)
     if not isinstance(reply, Prepared):
         raise StartupError(f"The model's processor failed on a grey picture of {SIDE}x{SIDE}.", detail=repr(reply))
     return reply.image

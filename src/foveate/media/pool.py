@@ -9,7 +9,6 @@ does (:mod:`foveate.media.worker`), and the slots' ownership: ``on_done`` says w
 from __future__ import annotations
 
 import asyncio
-import collections
 import itertools
 import logging
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from foveate.core.errors import (
 )
 from foveate.media.messages import MediaJob, MediaReply
 from foveate.media.ticket import Ticket
+from foveate.media.turns import Turns
 from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class _Seat:
 
 
 class MediaPool:
-    """Runs media jobs in order of arrival. Owned by the event loop."""
+    """Runs media jobs, tenants in turn. Owned by the event loop."""
 
     def __init__(self, runtime: Runtime, config: PoolConfig) -> None:
         self.restarts = 0
@@ -90,7 +90,7 @@ class MediaPool:
         # The last to become idle works first: its memory is still warm, and the others' may be swapped or never
         # touched.
         self._idle: list[_Seat] = []
-        self._queue: collections.OrderedDict[int, Ticket] = collections.OrderedDict()
+        self._queue = Turns()
         self._numbers = itertools.count(1)
         self._keepers: list[asyncio.Task[None]] = []
         self._stopped = False
@@ -139,29 +139,31 @@ class MediaPool:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         while self._queue:
-            self._queue.popitem()[1].fail(MediaWorkersUnavailable())
+            self._queue.next().fail(MediaWorkersUnavailable())
         workers = [seat.worker for seat in self._seats if seat.worker is not None]
         await asyncio.gather(*(worker.stop(seconds_max=seconds_max) for worker in workers))
 
-    async def run(self, job: MediaJob, *, on_done: Callable[[], None], deadline: float) -> MediaReply:
+    async def run(self, job: MediaJob, *, whom: str, on_done: Callable[[], None], deadline: float) -> MediaReply:
         """Have a worker do ``job`` (whose ``job_id`` is set here) by ``deadline``, in monotonic seconds.
+
+        ``whom`` is the tenant it is done for: tenants whose jobs wait are served in turn, each one's in order.
 
         ``on_done`` is called exactly once, when no worker touches the job's slots any more: before this returns or
         raises, except when it is cancelled or passes the deadline while a worker holds the job; then as soon as that
         worker has answered or died. Raises QueueFull, MediaCostly, DeadlineExceeded, and MediaWorkersUnavailable when
         no worker came up in time.
         """
-        ticket = Ticket(next(self._numbers), job, on_done)
+        ticket = Ticket(next(self._numbers), job, on_done, whom=whom)
         refusal = self._refusal()
         if refusal is not None:
             ticket.end()
             raise refusal
-        self._queue[ticket.number] = ticket
+        self._queue.add(ticket)
         self._dispatch()
         try:
             while not ticket.reply.done():
                 left = min(deadline - now(), self._config.down_seconds_max - self._down_seconds())
-                if left <= 0 and ticket.number in self._queue and not self.ready:
+                if left <= 0 and ticket in self._queue and not self.ready:
                     raise MediaWorkersUnavailable(retry_after_seconds=1.0)
                 if now() >= deadline:
                     raise DeadlineExceeded(detail="waiting for a media worker")
@@ -169,7 +171,7 @@ class MediaPool:
             return ticket.reply.result()
         finally:
             ticket.reply.cancel()  # does nothing to one that was answered; else says that nobody waits any more
-            if self._queue.pop(ticket.number, None) is not None:
+            if self._queue.remove(ticket):
                 ticket.end()
 
     def _down_seconds(self) -> float:
@@ -180,15 +182,22 @@ class MediaPool:
         if self._stopped:
             return MediaWorkersUnavailable()
         if not self._idle and len(self._queue) >= self._config.queue_depth_max:
-            return QueueFull(detail="media queue", limit=self._config.queue_depth_max, retry_after_seconds=1.0)
+            return QueueFull(
+                detail="media queue",
+                limit=self._config.queue_depth_max,
+                actual=len(self._queue) + 1,
+                limit_name="media.queue_depth_max",
+                retry_after_seconds=1.0,
+            )
         return None
 
     def _dispatch(self) -> None:
         while self._idle and self._queue:
-            _, ticket = self._queue.popitem(last=False)
+            ticket = self._queue.next()
             seat = self._idle.pop()
             assert seat.worker is not None
             ticket.attempts += 1
+            ticket.began_at = now()
             seat.ticket = ticket
             seat.timer = asyncio.get_running_loop().call_later(self._config.job_seconds_max, self._overrun, seat)
             seat.worker.send(ticket.job)
@@ -282,7 +291,7 @@ class MediaPool:
         if ticket is None:
             return
         if seat.overran:
-            ticket.fail(MediaCostly(detail=f"its worker was killed after {self._config.job_seconds_max:g} s"))
+            ticket.fail(_overran(self._config.job_seconds_max, now() - ticket.began_at))
         elif ticket.abandoned:
             ticket.end()
         elif self._stopped:
@@ -291,6 +300,14 @@ class MediaPool:
             ticket.fail(MediaCostly(detail=f"{ticket.attempts} workers died of it"))
         else:
             logger.warning("media worker %d died while it held job %d, which is tried again", seat.index, ticket.number)
-            self._queue[ticket.number] = ticket
-            self._queue.move_to_end(ticket.number, last=False)
+            self._queue.add_first(ticket)
             self._dispatch()
+
+
+def _overran(limit: float, seconds: float) -> MediaCostly:
+    return MediaCostly(
+        detail=f"its worker was killed after {limit:g} s",
+        limit=limit,
+        actual=round(seconds, 3),
+        limit_name="media.job_seconds_max",
+    )

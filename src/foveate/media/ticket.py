@@ -12,12 +12,15 @@ from foveate.media.messages import MediaJob, MediaReply
 
 
 class Ticket:
-    """A job with the one who waits for it."""
+    """A job with the one who waits for it; ``whom`` is the tenant it is done for."""
 
-    def __init__(self, number: int, job: MediaJob, on_done: Callable[[], None]) -> None:
+    def __init__(self, number: int, job: MediaJob, on_done: Callable[[], None], *, whom: str) -> None:
         self.job: MediaJob = msgspec.structs.replace(job, job_id=number)
         self.number = number
+        self.whom = whom
         self.attempts = 0
+        self.began_at = 0.0
+        """When a worker was given it last, in monotonic seconds."""
         self.reply: asyncio.Future[MediaReply] = asyncio.get_running_loop().create_future()
         self._on_done = on_done
 

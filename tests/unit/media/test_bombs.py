@@ -50,7 +50,9 @@ class House:
             self.arena.release(source)
             self.arena.release(out)
 
-        return await self.pool.run(Prepare(source, found, ImageOptions(), out), on_done=done, deadline=now() + 90)
+        return await self.pool.run(
+            Prepare(source, found, ImageOptions(), out), whom="", on_done=done, deadline=now() + 90
+        )
 
     async def good(self) -> None:
         assert isinstance(await self.prepare(bombs.noise(64)), Prepared)

@@ -38,7 +38,7 @@ class Bench:
         await pool.start()
         return pool
 
-    async def run(self, pool: MediaPool, command: str, seconds: float = 30) -> MediaReply:
+    async def run(self, pool: MediaPool, command: str, seconds: float = 30, whom: str = "") -> MediaReply:
         body, out = self.arena.allocate(64), self.arena.allocate(64)
         self.arena.view(body)[:] = command.encode().ljust(64, b"\0")
         self.arena.view(out)[:] = bytes(64)
@@ -50,7 +50,7 @@ class Bench:
             self.arena.release(body)
             self.arena.release(out)
 
-        return await pool.run(Unpack(body, out), on_done=done, deadline=now() + seconds)
+        return await pool.run(Unpack(body, out), whom=whom, on_done=done, deadline=now() + seconds)
 
     async def pid(self, pool: MediaPool) -> int:
         """Return the pid of a worker that is idle."""
@@ -106,7 +106,7 @@ async def test_the_other_kinds_of_reply_pass(bench: Bench) -> None:
     pool = await bench.pool()
     slot = bench.arena.allocate(64)
     job = Prepare(slot, ImageHeader("png", 1, 1), ImageOptions(), slot)
-    reply = await pool.run(job, on_done=lambda: bench.arena.release(slot), deadline=now() + 30)
+    reply = await pool.run(job, whom="", on_done=lambda: bench.arena.release(slot), deadline=now() + 30)
     assert isinstance(reply, TooSmall)
     assert reply.bytes_needed == 12345
 
@@ -293,3 +293,38 @@ async def test_stop_does_not_wait_for_ever(bench: Bench) -> None:
     await pool.stop(seconds_max=0.1)
     with pytest.raises(MediaWorkersUnavailable):
         await running
+
+
+async def test_tenants_are_served_in_turn(bench: Bench) -> None:
+    pool = await bench.pool()
+    finished: list[str] = []
+
+    async def sent(whom: str, command: str) -> None:
+        await bench.run(pool, command, whom=whom)
+        finished.append(whom)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sent("busy", "sleep 1"))
+        await until(lambda: pool.busy == 1)
+        for whom in ("busy", "busy", "busy", "busy", "other", "third", "other"):
+            group.create_task(sent(whom, "sleep 0.01"))
+        await until(lambda: pool.waiting == 7)
+    assert finished == ["busy", "busy", "other", "third", "busy", "other", "busy", "busy"]
+    assert pool.waiting == 0
+
+
+async def test_limits_that_a_job_exceeds_are_named(bench: Bench) -> None:
+    pool = await bench.pool(queue_depth_max=1, job_seconds_max=0.3)
+    slow = asyncio.ensure_future(bench.run(pool, "sleep 600"))
+    await until(lambda: pool.busy == 1)
+    waiting = asyncio.ensure_future(bench.run(pool, "say"))
+    await until(lambda: pool.waiting == 1)
+    with pytest.raises(QueueFull) as full:
+        await bench.run(pool, "say")
+    assert (full.value.limit_name, full.value.limit, full.value.actual) == ("media.queue_depth_max", 1, 2)
+    with pytest.raises(MediaCostly) as overran:
+        await slow
+    assert (overran.value.limit_name, overran.value.limit) == ("media.job_seconds_max", 0.3)
+    assert overran.value.actual is not None
+    assert overran.value.actual >= 0.3
+    await waiting
