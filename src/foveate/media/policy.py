@@ -15,12 +15,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
 from typing import Final
-from urllib.parse import urljoin
 
 from foveate.core.errors import StartupError, UrlRefused
 from foveate.media.addresses import METADATA, IpAddress, embedded, refusal
 from foveate.media.hosts import NO_HOSTS, HostList, is_local_name
-from foveate.media.url import MediaUrl, check_characters, has_scheme, parse_file, parse_web, split_scheme
+from foveate.media.url import (
+    MediaUrl,
+    check_characters,
+    has_scheme,
+    parse_file,
+    parse_web,
+    resolve_target,
+    split_scheme,
+)
 
 _METADATA_NAMES: Final = frozenset(
     {
@@ -113,10 +120,8 @@ class UrlPolicy:
             next_url = self.parse(f"{url.scheme}:{location}")
         else:
             check_characters(location)
-            # Only a relative path is joined: the authority never passes through urljoin's own parser, and an absolute
-            # path stays as it is.
-            target = location if location.startswith("/") else urljoin(url.target, location)
-            next_url = self.parse(f"{url.scheme}://{url.authority}{target}")
+            # Only the path is resolved, by our own rules: it begins with a slash, so the authority stays what it was.
+            next_url = self.parse(f"{url.scheme}://{url.authority}{resolve_target(url.target, location)}")
         if next_url.scheme == "file":
             raise UrlRefused("The media URL redirects to a local file (rule: scheme).")
         if url.scheme == "https" and next_url.scheme == "http":

@@ -126,6 +126,35 @@ def parse_file(rest: str) -> str:
     return "/" + decoded
 
 
+def resolve_target(base: str, reference: str) -> str:
+    """Return the path and query that ``reference``, which has neither scheme nor host, means where ``base`` was asked for (RFC 3986, 5.2).
+
+    Always begins with a slash. What is not a step of the path stays byte for byte, and an absolute path as a whole: it may be signed.
+    """
+    path, mark, query = reference.partition("?")
+    base_path = base.partition("?")[0]
+    if not path:
+        return f"{base_path}{mark}{query}" if mark else base
+    if path.startswith("/"):
+        return reference
+    merged = base_path[: base_path.rindex("/") + 1] + path
+    return f"{_without_dots(merged)}{mark}{query}"
+
+
+def _without_dots(path: str) -> str:
+    """Undo the steps ``.`` and ``..`` (RFC 3986, 5.2.4). Empty segments count as segments."""
+    steps = path.split("/")[1:]
+    kept: list[str] = []
+    for step in steps:
+        if step == "..":
+            del kept[-1:]
+        elif step != ".":
+            kept.append(step)
+    if steps[-1] in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
+
+
 def parse_host(text: str) -> tuple[str, IpAddress | None]:
     """Return the one form of a host, and its address when it is one. Raises UrlInvalid."""
     if text.startswith("["):

@@ -224,6 +224,43 @@ def test_follows_redirects_as_written(location: str, arrives: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reference", "target"),
+    [
+        # RFC 3986, 5.4, as far as it has neither scheme nor host
+        ("g", "/b/c/g"), ("./g", "/b/c/g"), ("g/", "/b/c/g/"), ("/g", "/g"), ("?y", "/b/c/d;p?y"), ("g?y", "/b/c/g?y"),
+        (";x", "/b/c/;x"), ("g;x", "/b/c/g;x"), ("g;x?y", "/b/c/g;x?y"), ("", "/b/c/d;p?q"), (".", "/b/c/"),
+        ("./", "/b/c/"), ("..", "/b/"), ("../", "/b/"), ("../g", "/b/g"), ("../..", "/"), ("../../", "/"),
+        ("../../g", "/g"), ("../../../g", "/g"), ("../../../../g", "/g"), ("g.", "/b/c/g."), (".g", "/b/c/.g"),
+        ("g..", "/b/c/g.."), ("..g", "/b/c/..g"), ("./../g", "/b/g"), ("./g/.", "/b/c/g/"), ("g/./h", "/b/c/g/h"),
+        ("g/../h", "/b/c/h"), ("g;x=1/./y", "/b/c/g;x=1/y"), ("g;x=1/../y", "/b/c/y"), ("g?y/./x", "/b/c/g?y/./x"),
+        ("g?y/../x", "/b/c/g?y/../x"),
+        # byte for byte
+        ("g?", "/b/c/g?"), ("?", "/b/c/d;p?"), ("g//h", "/b/c/g//h"), ("%2e%2E/g", "/b/c/%2e%2E/g"), ("[x", "/b/c/[x"),
+        ("g?a=%2F&b", "/b/c/g?a=%2F&b"), ("..//evil.example/x", "/b//evil.example/x"),
+        ("../..//evil.example/x", "//evil.example/x"),
+    ],
+)  # fmt: skip
+def test_a_relative_redirect_keeps_its_host(reference: str, target: str) -> None:
+    url = OPEN.follow(OPEN.parse("https://h.example/b/c/d;p?q"), reference)
+    assert (url.host, url.port, url.target) == ("h.example", 443, target)
+
+
+@given(
+    base=st.text(alphabet="/.ab[]?;%", max_size=20),
+    location=st.text(alphabet="/.ab[]?;:%", max_size=20).filter(lambda text: not text.startswith("//")),
+)
+def test_no_relative_redirect_leaves_its_host(base: str, location: str) -> None:
+    start = OPEN.parse(f"https://h.example/{base}")
+    if ":" in location:
+        location = "./" + location
+    url = OPEN.follow(start, location)
+    assert (url.scheme, url.host, url.port) == ("https", "h.example", 443)
+    assert url.target.startswith("/")
+    if not location.startswith("/"):
+        assert not {".", ".."} & set(url.path.split("/")) or not location.partition("?")[0]
+
+
+@pytest.mark.parametrize(
     "location",
     [
         "http://127.0.0.1:9/x",
