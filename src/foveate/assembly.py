@@ -11,6 +11,7 @@ from pathlib import Path
 
 from foveate import __version__
 from foveate.caches.aliases import Aliases
+from foveate.caches.bad_media import BadMedia
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
@@ -106,6 +107,7 @@ async def journey(
             engine=engine,
             processor_cache=_processor_cache(settings.cache, arena),
             encoder_cache=_encoder_cache(settings.cache, arena),
+            bad_media=BadMedia(settings.cache.bad_media_seconds),
             aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,
             flights=flights,
@@ -328,7 +330,8 @@ def _bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, 
     media, arena = tools.media, tools.arena
     metrics.bind_cache("processor", tools.processor_cache.stats)
     metrics.bind_cache("encoder", tools.encoder_cache.stats)
-    observer = tools.observer
+    observer, bad_media = tools.observer, tools.bad_media
+    metrics.bind("foveate_bad_media_refusals_total", lambda: bad_media.refusals)
     metrics.bind("foveate_kv_prefix_requests_total", lambda: observer.kv_prefix.requests)
     metrics.bind("foveate_kv_prefix_hits_total", lambda: observer.kv_prefix.hits)
     metrics.bind("foveate_kv_prefix_prompt_tokens_total", lambda: observer.kv_prefix.prompt_tokens)

@@ -1,6 +1,7 @@
 """Ask a journey as the API would, and read the answer whole."""
 
 import asyncio
+import base64
 import itertools
 from typing import Any
 
@@ -34,6 +35,11 @@ def picture(colour: tuple[int, int, int], shade: int | None = None, size: int = 
     """A circle as a data URL; a shade that was not used before makes it a picture that no cache holds."""
     shade = 250 - next(numbers) % 40 if shade is None else shade
     return DataRef(data_url(encoded(circle(colour, size, shade), "PNG"), "png"))
+
+
+def data_of(ref: DataRef) -> bytes:
+    """The bytes behind a data URL."""
+    return base64.b64decode(ref.url.partition(",")[2])
 
 
 def request(*refs: MediaRef, text: str = QUESTION, tokens: int = 24) -> Request:

@@ -27,12 +27,20 @@ class CacheReport(CacheStats, frozen=True, kw_only=True):
     hit_ratio: float | None
 
 
+class BadMediaReport(msgspec.Struct, frozen=True):
+    """Media that could not be decoded: how many are remembered for some seconds, and how often one was refused at once since the start."""
+
+    contents: int
+    refusals: int
+
+
 class CachesReport(msgspec.Struct, frozen=True):
     """The two caches of the server and, apart from them, what the engine said of its own. Versions are those that serve now."""
 
     processor: CacheReport
     encoder: CacheReport
     kv_prefix: KvPrefix
+    bad_media: BadMediaReport
     processor_version: str
     encoder_version: str
 

@@ -4,6 +4,8 @@ what the worker needs to know which way up it is.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from foveate.core.budget import Adjustment
 from foveate.core.clock import now
 from foveate.core.errors import InvalidParameter, InvalidPart, MediaCostly
@@ -69,6 +71,7 @@ async def _open_video(item: Item, container: str, sampling: FrameSampling, job: 
         (item.hold,),
         job,
         tools,
+        key=(job.scope, item.blob.digest, sampling, job.budget.max_video_seconds),
     )
     assert isinstance(found, VideoProbed)
     judge_video_seconds(job.budget, found.header.seconds)
@@ -107,9 +110,15 @@ def _note(item: Item, job: Job, limit_name: str, before: str, after: str) -> Non
 
 
 async def run_video_job(
-    work: ProbeVideo | DecodeFrames, holds: tuple[SlotHold, ...], job: Job, tools: Tools
+    work: ProbeVideo | DecodeFrames, holds: tuple[SlotHold, ...], job: Job, tools: Tools, *, key: Hashable
 ) -> VideoProbed | FramesDecoded:
-    """Have a media worker do ``work``, which keeps ``holds`` until the worker is done with them. Raises what it found."""
+    """Have a media worker do ``work``, which keeps ``holds`` until the worker is done with them. Raises what it found.
+
+    ``key`` has all that its outcome depends on: with the same one it is not tried again right after it failed.
+    """
+    known = tools.bad_media.find(key, now())
+    if known is not None:
+        raise known.error()
     held = [hold.retain() for hold in holds]
 
     def done() -> None:
@@ -127,6 +136,7 @@ async def run_video_job(
         error.public = "Decoding the video exceeded the limits on memory or time."
         raise
     if isinstance(reply, JobFailed):
+        tools.bad_media.note(key, reply.error, now())
         raise reply.error.error()
     assert isinstance(reply, VideoProbed | FramesDecoded), "a media worker answered another kind of job"
     return reply

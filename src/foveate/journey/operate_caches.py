@@ -17,7 +17,7 @@ from foveate.caches.keys import EncoderKey, ProcessorKey
 from foveate.core.clock import now, wall
 from foveate.core.errors import CacheKeyNotFound
 from foveate.decisions.eviction import EvictionReason, Held
-from foveate.journey.cache_port import CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
+from foveate.journey.cache_port import BadMediaReport, CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
 from foveate.journey.tools import Tools
 from foveate.observe.logging import get_logger
 from foveate.observe.table import CacheName
@@ -42,6 +42,7 @@ class CacheOperations:
             processor=_report(tools.processor_cache),
             encoder=_report(tools.encoder_cache),
             kv_prefix=tools.observer.kv_prefix,
+            bad_media=BadMediaReport(len(tools.bad_media), tools.bad_media.refusals),
             processor_version=tools.prompt_side.processor_version,
             encoder_version=tools.engine.info.encoder_version,
         )

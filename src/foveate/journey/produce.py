@@ -78,6 +78,9 @@ def _blamed(stage: Stage, started: float, before: Sequence[Span] = ()) -> Iterat
 async def _prepare(
     key: EncoderKey, source: Source, tools: Tools, *, started: float, deadline: float
 ) -> Lease[ProcessorEntry]:
+    known = tools.bad_media.find(key.processor_key, now())
+    if known is not None:
+        raise known.error()
     size = source.estimate.input_bytes_max
     out = take(tools, size)
     try:
@@ -88,6 +91,7 @@ async def _prepare(
             out = larger
             reply = await _run(source, key, out, tools, deadline)
         if isinstance(reply, JobFailed):
+            tools.bad_media.note(key.processor_key, reply.error, now())
             raise reply.error.error()
         if not isinstance(reply, Prepared):
             raise Failed(detail=f"the processor's output grew from {size} bytes between two runs on one picture")

@@ -20,7 +20,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import ImagePart
 from foveate.core.stages import Span
 from foveate.journey.film import run_video_job
-from foveate.journey.job import Film, Item, Job
+from foveate.journey.job import Item, Job
 from foveate.journey.room import take
 from foveate.journey.s6_embed import alias, cache_key, key_of
 from foveate.journey.s6_embed import embed as embed_picture
@@ -57,7 +57,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     else:
         size = max(1, GROUP_BYTES_MAX // _frame_bytes(item))
         for start in range(0, len(film.picks), size):
-            await _embed_group(item, film, film.picks[start : start + size], job, tools)
+            await _embed_group(item, film.picks[start : start + size], job, tools)
     item.frames = [frame for frame in item.frames if frame.lease is not None]
     job.ledger.counts.frames -= item.pictures - len(item.frames)
     item.release_media()
@@ -65,7 +65,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     item.ledger.ready(item.ready_at)
 
 
-async def _embed_group(item: Item, film: Film, picks: Sequence[FramePick], job: Job, tools: Tools) -> None:
+async def _embed_group(item: Item, picks: Sequence[FramePick], job: Job, tools: Tools) -> None:
     frames = [_frame(item, pick) for pick in picks]
     item.frames += frames
     waiting = [
@@ -112,6 +112,7 @@ async def _decode(item: Item, waiting: Sequence[tuple[Item, FramePick]], job: Jo
             (item.hold, out),
             job,
             tools,
+            key=(job.scope, item.blob.digest, picks, item.shape.width, item.shape.height),
         )
         assert isinstance(reply, FramesDecoded)
         ended = now()

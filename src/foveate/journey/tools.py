@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foveate.caches.aliases import Aliases
+from foveate.caches.bad_media import BadMedia
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
@@ -61,6 +62,7 @@ class Tools:
     processor_cache: ProcessorCache
     encoder_cache: EncoderCache
     aliases: Aliases
+    bad_media: BadMedia
     fetches: SingleFlight[Wanted, Got]
     flights: SingleFlight[EncoderKey, Made]
     observer: Observer

@@ -173,6 +173,12 @@ def _parts() -> list[Metric]:
     dropped = "Request-log lines dropped because their writer failed or could not keep up."
     return [
         Metric(media, "foveate_fetches_total", "counter", "Media fetches over the network.", (fetches,)),
+        read(
+            media,
+            "bad_media_refusals_total",
+            "counter",
+            "Media refused at once because decoding them failed just before.",
+        ),
         read(media, "media_workers", "gauge", "Media workers that can take work."),
         read(media, "media_workers_busy", "gauge", "Media workers that hold work."),
         read(media, "media_queue_length", "gauge", "Jobs that wait for a media worker."),

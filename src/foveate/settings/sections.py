@@ -173,6 +173,10 @@ class CacheSettings(Section):
         "shared",
         "Who meets an entry of either cache, or work in flight: every tenant, or only the one whose request made it.",
     )
+    bad_media_seconds: float = setting(
+        5.0, "How long media that could not be decoded are refused again without another attempt; 0: not at all.",
+        low=0, high=60,
+    )  # fmt: skip
     aliases_max: int = setting(16384, "Clients' own names for pictures (uuid) remembered.", low=1, high=10_000_000)
 
 

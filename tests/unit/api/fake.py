@@ -19,7 +19,7 @@ from foveate.core.request import Request
 from foveate.decisions.cache_sizing import advise
 from foveate.decisions.miss_ratio import MissRatioCurve
 from foveate.engines.port import FinishEvent, TokenEvent, TokenLogprob, TokenStep
-from foveate.journey.cache_port import CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
+from foveate.journey.cache_port import BadMediaReport, CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
 from foveate.journey.port import (
     Answer,
     BodyBuffer,
@@ -128,7 +128,7 @@ class FakeCaches:
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def report(self) -> CachesReport:
-        return CachesReport(IDLE, IDLE, KvPrefix(4, 1, 100, 25), "p" * 64, "e" * 64)
+        return CachesReport(IDLE, IDLE, KvPrefix(4, 1, 100, 25), BadMediaReport(2, 7), "p" * 64, "e" * 64)
 
     def curve(self, cache: CacheName) -> Curve:
         return Curve(cache, advise(MissRatioCurve(8192)))

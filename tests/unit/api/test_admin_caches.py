@@ -23,7 +23,7 @@ async def asking() -> AsyncIterator[tuple[httpx.AsyncClient, list[tuple[Any, ...
 async def test_the_three_caches_are_told_apart() -> None:
     async with asking() as (client, _):
         report = (await client.get("/admin/caches")).json()
-    assert set(report) == {"processor", "encoder", "kv_prefix", "processor_version", "encoder_version"}
+    assert set(report) == {"processor", "encoder", "kv_prefix", "bad_media", "processor_version", "encoder_version"}
     assert report["encoder"]["hit_ratio"] == 0.75
     assert report["encoder"]["evictions"] == {"capacity": 2}
     assert report["encoder"]["saved_ms"] == {"vision_encode": 9.0}
