@@ -336,6 +336,7 @@ def _bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, 
     metrics.bind("foveate_kv_prefix_hits_total", lambda: observer.kv_prefix.hits)
     metrics.bind("foveate_kv_prefix_prompt_tokens_total", lambda: observer.kv_prefix.prompt_tokens)
     metrics.bind("foveate_kv_prefix_cached_tokens_total", lambda: observer.kv_prefix.cached_tokens)
+    metrics.bind("foveate_aliases", lambda: len(tools.aliases))
     metrics.bind("foveate_media_workers", lambda: media.alive)
     metrics.bind("foveate_media_workers_busy", lambda: media.busy)
     metrics.bind("foveate_media_queue_length", lambda: media.waiting)

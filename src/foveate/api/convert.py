@@ -33,7 +33,7 @@ from foveate.api.schema import (
 from foveate.core.budget import Caller
 from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, UrlInvalid, UrlRefused
 from foveate.core.limits import SCHEME_CHARACTERS_MAX
-from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, UrlRef
+from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, NamedRef, UrlRef
 from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn, VideoPart
 
 _COMPLETION_TOKENS_DEFAULT: Final = 16
@@ -192,6 +192,7 @@ class _Turns:
 
     def _image(self, part: ImageContent, where: str, index: int) -> ImagePart:
         detail: Detail = "auto"
+        url: str | None
         param = f"{where}.image_url"
         if isinstance(part.image_url, ImageUrl):
             parameters.check_extras(
@@ -202,11 +203,12 @@ class _Turns:
             url = part.image_url.url
         else:
             url = part.image_url
-        return ImagePart(self._media, param, self._reference(url, param, index), detail, part.uuid)
+        return ImagePart(self._media, param, self._reference(url, param, index, part.uuid), detail, part.uuid)
 
     def _clip(self, part: VideoContent | InputVideoContent, where: str, index: int) -> VideoPart:
         sampling = self._video
         param = f"{where}.{part.type}"
+        url: str | None
         if isinstance(part, InputVideoContent):
             sampling = part.input_video
             parameters.check_extras(
@@ -228,13 +230,17 @@ class _Turns:
         return VideoPart(
             self._media,
             param,
-            self._reference(url, param, index),
+            self._reference(url, param, index, part.uuid),
             part.uuid,
             num_frames=sampling.num_frames or self._video.num_frames,
             fps=sampling.fps or self._video.fps,
         )
 
-    def _reference(self, url: str, param: str, index: int) -> MediaRef:
+    def _reference(self, url: str | None, param: str, index: int, uuid: str | None) -> MediaRef:
+        if url is None:
+            if uuid is None:
+                raise refused_at(param, f"{param} is required, or a uuid under which the media was sent before.")
+            return NamedRef(uuid)
         match = _SCHEME.match(url)
         scheme = match.group(1).lower() if match else ""
         if scheme == "data":

@@ -68,8 +68,11 @@ class _Open(BaseModel):
 class ImageUrl(_Open):
     """A picture's address and how closely to look at it."""
 
-    url: str = Field(
-        min_length=1, description="`data:…;base64,` URL, or one of a scheme that `GET /v1/budget` lists under `urls`."
+    url: str | None = Field(
+        None,
+        min_length=1,
+        description="`data:…;base64,` URL, or one of a scheme that `GET /v1/budget` lists under `urls`. "
+        "Only a part with a `uuid` may leave it out.",
     )
     detail: Annotated[Literal["auto", "low", "high"] | None, BeforeValidator(_lower)] = Field(
         None,
@@ -91,8 +94,8 @@ Uuid = Annotated[
     Field(
         min_length=1,
         max_length=UUID_CHARACTERS_MAX,
-        description="The client's own name for exactly these bytes: used for other bytes later, it is refused (409). "
-        "The picture or video must still be sent.",
+        description="The client's own name for exactly these bytes: used for other bytes later, it is refused (409). A picture that was "
+        "sent under it before need not be sent again as long as the server holds it; if not, that is a 404 (`media_not_held`).",
     ),
 ]
 
@@ -101,14 +104,17 @@ class ImageContent(_Open):
     """A picture, in any role, at its place among the text."""
 
     type: Literal["image_url"]
-    image_url: Annotated[
-        Annotated[ImageUrl, Tag("$object")] | Annotated[str, Field(min_length=1), Tag("$string")],
-        Discriminator(
-            _string_or_object,
-            custom_error_type="shape",
-            custom_error_message="should be an object with a url, or a URL",
-        ),
-    ]
+    image_url: (
+        Annotated[
+            Annotated[ImageUrl, Tag("$object")] | Annotated[str, Field(min_length=1), Tag("$string")],
+            Discriminator(
+                _string_or_object,
+                custom_error_type="shape",
+                custom_error_message="should be an object with a url, or a URL",
+            ),
+        ]
+        | None
+    ) = None
     uuid: Uuid = None
 
 
@@ -126,8 +132,11 @@ class VideoSampling(_Open):
 class VideoUrl(VideoSampling):
     """A video's address."""
 
-    url: str = Field(
-        min_length=1, description="`data:…;base64,` URL, or one of a scheme that `GET /v1/budget` lists under `urls`."
+    url: str | None = Field(
+        None,
+        min_length=1,
+        description="`data:…;base64,` URL, or one of a scheme that `GET /v1/budget` lists under `urls`. "
+        "Only a part with a `uuid` may leave it out.",
     )
 
 
@@ -135,14 +144,17 @@ class VideoContent(_Open):
     """A video, at its place among the text."""
 
     type: Literal["video_url"]
-    video_url: Annotated[
-        Annotated[VideoUrl, Tag("$object")] | Annotated[str, Field(min_length=1), Tag("$string")],
-        Discriminator(
-            _string_or_object,
-            custom_error_type="shape",
-            custom_error_message="should be an object with a url, or a URL",
-        ),
-    ]
+    video_url: (
+        Annotated[
+            Annotated[VideoUrl, Tag("$object")] | Annotated[str, Field(min_length=1), Tag("$string")],
+            Discriminator(
+                _string_or_object,
+                custom_error_type="shape",
+                custom_error_message="should be an object with a url, or a URL",
+            ),
+        ]
+        | None
+    ) = None
     uuid: Uuid = None
 
 

@@ -30,7 +30,13 @@ class InlineRef(msgspec.Struct, frozen=True, tag="inline"):
     index: int
 
 
-MediaRef = UrlRef | DataRef | InlineRef
+class NamedRef(msgspec.Struct, frozen=True, tag="named"):
+    """Media that was sent before under this name (the part's ``uuid``) and is not sent again."""
+
+    name: str
+
+
+MediaRef = UrlRef | DataRef | InlineRef | NamedRef
 
 
 class Blob(msgspec.Struct, frozen=True):

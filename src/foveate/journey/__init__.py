@@ -13,6 +13,7 @@ probe       bytes → width, height, frames, price         max_image_*, max_vide
 tally       totals so far                                max_total_*, context, bytes under way  MediaTotalTooLarge, PromptTooLong
 unfold      videos → their frames in the prompt          context                                PromptInvalid, PromptTooLong
 price       all headers → what all cost, made to fit     max_visual_tokens, what is under way   MediaTotalTooLarge, HouseFull
+recall      media that are named → leases          what caches hold                       MediaNotHeld
 embed       bytes → embeddings (cache or workers)        queues, job seconds and memory         MediaUndecodable, EncodeFailed
 assemble    embeddings → token ids, engine work          context                                PromptTooLong
 generate    engine work → tokens                         engine queue, deadline                 QueueFull, EngineFailed
@@ -31,6 +32,7 @@ from foveate.core.request import ImagePart, MediaPart, Request
 from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Unpacked
+from foveate.journey.recall import recall
 from foveate.journey.s1_admit import admit
 from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
@@ -73,6 +75,7 @@ STEPS: Final[tuple[Step, ...]] = (
     each(allow, fetch, probe, tally),
     unfold,
     price,
+    each(recall),
     each(embed),
     assemble,
 )

@@ -18,12 +18,12 @@ from foveate.core.request import ImagePart, MediaPart, VideoPart
 from foveate.journey import begin_media, take_steps
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Estimate, ItemEstimate
+from foveate.journey.recall import judge_held
 from foveate.journey.s1_admit import count_in, judge_pictures, judge_videos, read_prompt, take_place
 from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
 from foveate.journey.s5_price import Check, arrived, charges, count, decoded, fit_tokens, tokens
-from foveate.journey.s6_embed import alias
 from foveate.journey.s6_frames import keys
 from foveate.journey.tools import Tools
 from foveate.journey.unfold import unfold
@@ -106,6 +106,9 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
         with refusals.collected():
             await unfold(job, tools)
     await fit_tokens(job, tools)
+    for item in job.items:
+        with refusals.collected():
+            await _judge_held(item, job, tools, failed)
     refusals.check((*decoded(job), *tokens(job, tools), *charges(job)))
     return failed
 
@@ -119,11 +122,21 @@ def _beyond(job: Job, error: FoveateError) -> list[Item]:
     return []
 
 
+async def _judge_held(item: Item, job: Job, tools: Tools, failed: dict[int, FoveateError]) -> None:
+    if item.part.index in failed:
+        return
+    try:
+        await take_steps(item, job, tools, (judge_held,))
+    except FoveateError as error:
+        failed[item.part.index] = error
+        raise
+
+
 async def _name(item: Item, job: Job, tools: Tools) -> None:
     """Look whether the part's ``uuid`` means other content; an estimate binds no name."""
     assert item.blob is not None
-    if item.part.uuid is not None:
-        tools.aliases.check(alias(item, job), item.blob.digest)
+    if item.part.uuid is not None and item.recalled is None:
+        tools.aliases.check(job.request.caller.tenant, item.part.uuid, item.blob.digest)
 
 
 def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict[int, FoveateError]) -> Estimate:

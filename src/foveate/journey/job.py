@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from foveate.caches.aliases import Content
 from foveate.caches.encoder import EncoderEntry
+from foveate.caches.processor import ProcessorEntry
 from foveate.core.budget import Adjustment, Budget
 from foveate.core.media import Blob, FramePick, ImageHeader, ImageOptions, VideoHeader
 from foveate.core.memory import Slot
@@ -94,7 +96,8 @@ class Item:
     ``shape`` and ``estimate`` are those of one frame.
 
     ``repeats`` tells that an earlier item of the request has the same content, ``counted`` that the totals include it. ``shape`` is the
-    size that the model gets to see: the header's, or what the budget scales it down to.
+    size that the model gets to see: the header's, or what the budget scales it down to. A medium that is named instead of sent is
+    ``recalled``; its ``blob`` has a digest and no bytes, and ``inputs`` are set where the caches hold those, but no embeddings.
     """
 
     part: MediaPart
@@ -111,6 +114,8 @@ class Item:
     shape: Shape | None = None
     probed_at: float = 0.0
     estimate: VisualEstimate | None = None
+    recalled: Content | None = None
+    inputs: Lease[ProcessorEntry] | None = None
     lease: Lease[EncoderEntry] | None = None
     ready_at: float = 0.0
     film: Film | None = None
@@ -129,10 +134,13 @@ class Item:
         return [item.lease.entry for item in seen if item.lease is not None]
 
     def release_media(self) -> None:
-        """Give the encoded bytes back; they are not needed once embeddings exist."""
+        """Give the encoded bytes and the inputs back; they are not needed once embeddings exist."""
         if self.hold is not None:
             self.hold.release()
             self.hold = None
+        if self.inputs is not None:
+            self.inputs.release()
+            self.inputs = None
 
     def release(self) -> None:
         """Give back everything the item holds."""

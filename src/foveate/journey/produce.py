@@ -37,10 +37,12 @@ ALIGNMENT_BYTES = 64 * 8
 
 @dataclass(frozen=True)
 class Source:
-    """Where a flight starts: encoded bytes with a hold of its own on them, what their header said, and the tenant that asked first."""
+    """Where a flight starts: encoded bytes with a hold of its own on them and what their header said; or, where a picture was only named,
+    a lease of its own on inputs that a cache held. ``whom``: the tenant that asked first.
+    """
 
     blob: Blob
-    hold: SlotHold
+    held: SlotHold | Lease[ProcessorEntry]
     header: ImageHeader
     estimate: VisualEstimate
     whom: str
@@ -49,7 +51,7 @@ class Source:
 async def produce(key: EncoderKey, source: Source, tools: Tools, started: float) -> Made:
     """Prepare and encode one picture, and offer what was made to the caches. ``started`` is when it was asked for."""
     deadline = started + tools.limits.item_seconds_max
-    kept = tools.processor_cache.get(key.processor_key)
+    kept = tools.processor_cache.get(key.processor_key) if isinstance(source.held, SlotHold) else source.held.again()
     with _blamed("media_decode", started):
         inputs = kept if kept is not None else await _prepare(key, source, tools, started=started, deadline=deadline)
     try:
@@ -105,7 +107,8 @@ async def _run(
     source: Source, key: EncoderKey, out: SlotHold, tools: Tools, deadline: float
 ) -> Prepared | TooSmall | JobFailed:
     job = Prepare(source.blob.slot, source.header, key.options, out.slot)
-    held = (source.hold.retain(), out.retain())
+    assert isinstance(source.held, SlotHold)
+    held = (source.held.retain(), out.retain())
 
     def done() -> None:
         """The worker touches neither slot any more, whatever became of those who asked."""

@@ -21,12 +21,13 @@ from foveate.core.errors import (
     UrlInvalid,
     UrlRefused,
 )
-from foveate.core.media import Blob, DataRef, InlineRef
+from foveate.core.media import Blob, DataRef, InlineRef, NamedRef
 from foveate.core.stages import Span
 from foveate.decisions.budget import judge_item_bytes
 from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.in_flight import NoRoom
 from foveate.journey.job import Got, Item, Job, Wanted
+from foveate.journey.recall import find
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
 from foveate.media.data_url import decode_data_url
@@ -34,13 +35,18 @@ from foveate.observe.table import FetchOutcome
 
 
 async def fetch(item: Item, job: Job, tools: Tools) -> None:
-    """Bring the bytes in. Raises DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull, HouseFull."""
+    """Bring the bytes in, or find what was named instead.
+
+    Raises MediaNotHeld, DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull, HouseFull.
+    """
     reference = item.part.ref
     try:
         if isinstance(reference, InlineRef):
             _take_inline(item, job, reference)
         elif isinstance(reference, DataRef):
             _take_data_url(item, job, tools, reference)
+        elif isinstance(reference, NamedRef):
+            find(item, reference.name, job, tools)
         else:
             await _fetch_url(item, job, tools)
     except FoveateError:
@@ -82,6 +88,9 @@ def _share_bytes(item: Item, job: Job) -> None:
     """Hold equal contents of one request once, as where repeats do not count they are also counted once."""
     assert item.blob is not None
     first = job.contents.setdefault(item.blob.digest, item)
+    if first.recalled is not None and item.hold is not None:
+        # What was only named has no bytes to count; these have.
+        first = job.contents[item.blob.digest] = item
     item.repeats = first is not item
     if item.repeats and item.hold is not None and first.hold is not None:
         item.hold.release()

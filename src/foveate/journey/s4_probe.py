@@ -27,6 +27,9 @@ async def probe(item: Item, job: Job, tools: Tools) -> None:
     assert item.blob is not None
     if isinstance(item.part, VideoPart):
         item.header, since = await open_film(item, job, tools)
+    elif item.recalled is not None and item.recalled.header is not None:
+        since = item.started_at
+        item.header = item.recalled.header
     else:
         since = item.started_at
         item.header = read_header(tools.arena.view(item.blob.slot), tools.limits.pictures)

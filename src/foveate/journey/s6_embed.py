@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foveate.caches.aliases import Content
 from foveate.caches.keys import EncoderKey
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
@@ -25,27 +26,28 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     Raises MediaIdConflict, MediaUndecodable, MediaCostly, EncodeFailed, QueueFull, ArenaFull, EngineUnavailable.
     """
     assert item.blob is not None
-    assert item.hold is not None
     assert item.header is not None
     assert item.estimate is not None
-    if item.part.uuid is not None:
-        tools.aliases.bind(alias(item, job), item.blob.digest)
+    bind_name(item, job, tools)
     key = cache_key(item, job, tools)
-    item.lease = tools.encoder_cache.get(key)
+    if item.recalled is None:
+        item.lease = tools.encoder_cache.get(key)
     asked = now()
     # The wait for the request's other media: no picture is decoded before all are priced.
     item.ledger.span(Span("media_fetch", item.probed_at, asked))
     if item.lease is not None:
         job.ledger.counts.encoder_cache_hits += 1
     else:
-        # The flight may outlive this request, so it has a hold of its own on the bytes.
-        source = Source(item.blob, item.hold.retain(), item.header, item.estimate, job.request.caller.tenant)
+        # The flight may outlive this request, so it has a hold of its own on what it starts from.
+        held = item.inputs.again() if item.inputs is not None else item.hold.retain() if item.hold is not None else None
+        assert held is not None, "a picture to be made has neither bytes nor inputs"
+        source = Source(item.blob, held, item.header, item.estimate, job.request.caller.tenant)
         try:
             made, shared = await tools.flights.share(
                 key,
                 start=lambda: produce(key, source, tools, asked),
                 lease=lambda made: made.again(),
-                ended=source.hold.release,
+                ended=held.release,
             )
         except FoveateError as error:
             item.ledger.spans(since(error.spans, asked))
@@ -76,10 +78,13 @@ def key_of(digest: str, options: ImageOptions, job: Job, tools: Tools) -> Encode
     return EncoderKey(digest, versions[0], options, versions[1], job.scope)
 
 
-def alias(item: Item, job: Job) -> str:
-    """Return what the part's ``uuid`` is bound under: a name belongs to its tenant."""
-    tenant = job.request.caller.tenant
-    return f"{len(tenant)}:{tenant}:{item.part.uuid}"
+def bind_name(item: Item, job: Job, tools: Tools) -> None:
+    """Bind the part's ``uuid`` to the content that came with it. A name belongs to its tenant. Raises MediaIdConflict."""
+    if item.part.uuid is None or item.recalled is not None:
+        return
+    assert item.blob is not None
+    content = Content(item.blob.digest, None if item.film is not None else item.header)
+    tools.aliases.bind(job.request.caller.tenant, item.part.uuid, content)
 
 
 def since(spans: Sequence[Span], asked: float) -> list[Span]:

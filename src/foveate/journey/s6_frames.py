@@ -22,7 +22,7 @@ from foveate.core.stages import Span
 from foveate.journey.film import run_video_job
 from foveate.journey.job import Item, Job
 from foveate.journey.room import take
-from foveate.journey.s6_embed import alias, cache_key, key_of
+from foveate.journey.s6_embed import bind_name, cache_key, key_of
 from foveate.journey.s6_embed import embed as embed_picture
 from foveate.journey.together import together
 from foveate.journey.tools import Tools
@@ -49,8 +49,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     begun = now()
     # The wait for the request's other media: no frame is decoded before all are priced.
     item.ledger.span(Span("media_fetch", item.probed_at, begun))
-    if item.part.uuid is not None:
-        tools.aliases.bind(alias(item, job), item.blob.digest)
+    bind_name(item, job, tools)
     if film.encoded:
         item.frames = [_encoded_frame(item, slot, header) for slot, header in film.encoded]
         await _embed_all(item, item.frames, job, tools)

@@ -171,7 +171,10 @@ def _parts() -> list[Metric]:
     lag = "How late the event loop wakes what is due; a stall counts once for each sample it held up."
     p99 = "99th percentile of the event-loop lag over the probe's window."
     dropped = "Request-log lines dropped because their writer failed or could not keep up."
+    uses = Label("outcome", ("held", "not_held"))
     return [
+        read(media, "aliases", "gauge", "Clients' own names for media (uuid) that are bound."),
+        Metric(media, "foveate_alias_uses_total", "counter", "Media named by a uuid instead of sent.", (uses,)),
         Metric(media, "foveate_fetches_total", "counter", "Media fetches over the network.", (fetches,)),
         read(
             media,

@@ -122,6 +122,28 @@ def test_a_name_belongs_to_its_tenant(scoped: Server, right: Right) -> None:
             assert content(answer) == f"A {colour} circle."
 
 
+@field_case(88, "a `uuid` without the picture, by the tenant that sent it", ANSWERED)
+@pytest.mark.parametrize("without", [{"image_url": None}, {"image_url": {}}, {"image_url": {"url": None}}, {}])
+def test_a_picture_sent_once(http: httpx.Client, without: dict[str, Any], right: Right) -> None:
+    sent = {**image(url_of(one("green", "circle", seed=88))), "uuid": "case88 again"}
+    assert content(http.post(CHAT, json=chat(user(sent, DESCRIBE)))) == "A green circle."
+    answer = http.post(CHAT, json=chat(user({"type": "image_url", "uuid": "case88 again", **without}, DESCRIBE)))
+    right.check(answer)
+    assert content(answer) == "A green circle."
+    assert not WORK & set(server_timing(answer))
+    assert answer.json()["usage"]["prompt_tokens_details"]["images"] == 1
+
+
+@field_case(88, "a guessed `uuid` without the picture, by another tenant", Right(404, "media_not_held"))
+def test_a_guessed_name(scoped: Server, right: Right) -> None:
+    sent = {**image(url_of(one("green", "circle", seed=880))), "uuid": "case88 guessed"}
+    guess = chat(user({"type": "image_url", "image_url": None, "uuid": "case88 guessed"}, DESCRIBE))
+    with by(scoped, ACME) as acme, by(scoped, OTHER) as other:
+        content(acme.post(CHAT, json=chat(user(sent, DESCRIBE))))
+        right.check(other.post(CHAT, json=guess), param="messages[0].content[0].image_url")
+        assert content(acme.post(CHAT, json=guess)) == "A green circle."
+
+
 @field_case(
     92, "another tenant's picture, with tenants kept apart: it takes every stage that a new one takes", ANSWERED
 )

@@ -11,7 +11,7 @@ from tests.unit.api.fake import chat, with_parts
 
 from foveate.api.convert import Arrival
 from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, Refused, UrlInvalid, UrlRefused
-from foveate.core.media import DataRef, InlineRef, UrlRef
+from foveate.core.media import DataRef, InlineRef, NamedRef, UrlRef
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 
 
@@ -203,3 +203,23 @@ def test_completions_refused(fields: dict[str, Any], param: str) -> None:
         parsed_completion(fields)
     assert caught.value.param == param
     assert isinstance(caught.value, InvalidParameter) or fields.keys() & {"echo", "best_of", "suffix"}
+
+
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        ({"type": "image_url", "image_url": None}, "image_url"),
+        ({"type": "image_url"}, "image_url"),
+        ({"type": "image_url", "image_url": {}}, "image_url.url"),
+        ({"type": "image_url", "image_url": {"url": None, "detail": "low"}}, "image_url.url"),
+        ({"type": "video_url", "video_url": None}, "video_url"),
+        ({"type": "video_url", "video_url": {"num_frames": 2}}, "video_url.url"),
+    ],
+)
+def test_media_that_are_named_need_not_be_sent(part: dict[str, Any], param: str) -> None:
+    at = f"messages[0].content[0].{param}"
+    (named,) = parsed(with_parts({**part, "uuid": "u"})).media
+    assert (named.ref, named.uuid, named.param) == (NamedRef("u"), "u", at)
+    refused = refusal_of(with_parts(part))
+    assert (refused.param, refused.part) == (at, 0)
+    assert "uuid" in refused.public

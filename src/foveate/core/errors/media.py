@@ -97,6 +97,14 @@ class MediaIdConflict(Refused):
     sentence = "The uuid beside the picture already names other content. Use another uuid for other bytes."
 
 
+class MediaNotHeld(Refused):
+    """A part has a ``uuid`` and no media, and what the uuid named is not held (any more), or not in this form. Send the media."""
+
+    code = "media_not_held"
+    kind = Kind.NOT_FOUND
+    sentence = "The server holds no media of this uuid that it could use here. Send the media with the uuid."
+
+
 class DataUrlInvalid(Refused):
     """A ``data:`` URL is malformed."""
 

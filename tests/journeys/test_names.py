@@ -1,0 +1,207 @@
+"""Media named by a ``uuid`` instead of sent: what a cache still holds of it is used, and anything else is asked for."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.clips import clip_of
+from tests.journeys import test_videos as videos
+from tests.journeys.asking import BLUE, GREEN, RED, ask, by, cached_bytes, numbers, picture, request, settled
+from tests.journeys.test_budgets import nothing_held
+
+from foveate.caches.aliases import Aliases
+from foveate.caches.encoder import EncoderCache
+from foveate.caches.keys import EncoderKey
+from foveate.core.errors import MediaIdConflict, MediaNotHeld
+from foveate.core.media import MediaRef, NamedRef
+from foveate.core.request import Request
+from foveate.journey.service import Journey
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def named(name: str, ref: MediaRef | None = None, *more: MediaRef, **part: Any) -> Request:
+    """A request whose first picture has this name, and is not sent without ``ref``."""
+    asked = request(NamedRef(name) if ref is None else ref, *more)
+    (turn,) = asked.turns
+    first = msgspec.structs.replace(turn.parts[0], uuid=name, **part)
+    return msgspec.structs.replace(asked, turns=(msgspec.structs.replace(turn, parts=(first, *turn.parts[1:])),))
+
+
+def new() -> str:
+    return f"name-{next(numbers)}"
+
+
+def keys(service: Journey, digest: str) -> list[EncoderKey]:
+    held = service.tools.encoder_cache.keys()
+    return [key for key in held if key.digest == digest]
+
+
+def forget_embeddings(service: Journey, name: str, tenant: str = "anyone") -> None:
+    content = service.tools.aliases.find(tenant, name)
+    assert content is not None
+    for key in keys(service, content.digest):
+        service.tools.encoder_cache.drop(key)
+
+
+async def test_a_name_stands_for_what_was_sent(service: Journey) -> None:
+    name = new()
+    first = await ask(service, named(name, picture(RED)))
+    again = await ask(service, named(name))
+    assert (
+        (again.text, again.visual_tokens, again.images)
+        == (first.text, first.visual_tokens, 1)
+        == ("A red circle.", 64, 1)
+    )
+    assert not {"media_decode", "mm_processor", "vision_encode"} & again.timing.keys()
+    await settled(service)
+
+
+async def test_inputs_are_enough(service: Journey) -> None:
+    name = new()
+    await ask(service, named(name, picture(GREEN)))
+    forget_embeddings(service, name)
+    again = await ask(service, named(name))
+    assert again.text == "A green circle."
+    assert "vision_encode" in again.timing
+    assert not {"media_decode", "mm_processor"} & again.timing.keys()
+    await settled(service)
+
+
+@pytest.mark.parametrize("reason", ["never bound", "another tenant's", "no longer held", "other options"])
+async def test_what_is_not_held_is_asked_for(service: Journey, reason: str) -> None:
+    name, tenant = new(), "us" if reason == "another tenant's" else "anyone"
+    if reason != "never bound":
+        await ask(service, named(name, picture(RED)))
+    if reason == "no longer held":
+        forget_embeddings(service, name)
+        content = service.tools.aliases.find(tenant, name)
+        assert content is not None
+        held = service.tools.processor_cache.keys()
+        for key in held:
+            if key.digest == content.digest:
+                service.tools.processor_cache.drop(key)
+    limits = {"max_image_width": 100, "on_excess": {"max_image_width": "fit"}} if reason == "other options" else {}
+    asked = by(named(name), tenant, **limits)
+    estimate = await service.estimate(asked, None)
+    assert [(refusal.code, refusal.part) for refusal in estimate.refusals] == [("media_not_held", 0)]
+    with pytest.raises(MediaNotHeld) as caught:
+        await ask(service, asked)
+    assert (caught.value.part, caught.value.param) == (0, asked.images[0].param)
+    await settled(service)
+    assert nothing_held(service)
+
+
+async def test_a_client_that_is_asked_for_the_media_sends_it(service: Journey) -> None:
+    name, red = new(), picture(RED)
+    with pytest.raises(MediaNotHeld):
+        await ask(service, named(name))
+    await ask(service, named(name, red))
+    assert (await ask(service, named(name))).text == "A red circle."
+    with pytest.raises(MediaIdConflict):
+        await ask(service, named(name, picture(BLUE)))
+    await settled(service)
+
+
+async def test_an_estimate_knows_names_and_counts_nothing(service: Journey) -> None:
+    name = new()
+    answered = await ask(service, named(name, picture(RED)))
+    caches = service.tools.processor_cache, service.tools.encoder_cache
+    before = [cache.stats() for cache in caches]
+    estimate = await service.estimate(named(name), None)
+    assert [cache.stats() for cache in caches] == before
+    assert estimate.admitted
+    assert (estimate.visual_tokens, estimate.bytes, estimate.encoder_cache_hits) == (answered.visual_tokens, 0, 1)
+    assert (estimate.items[0].width, estimate.items[0].encoder_cached) == (224, True)
+
+
+async def test_what_was_made_to_fit_is_found_again(service: Journey) -> None:
+    name = new()
+    fitting = {"max_visual_tokens": 40, "on_excess": {"max_visual_tokens": "fit"}}
+    first = await ask(service, by(named(name, picture(RED)), **fitting))
+    again = await ask(service, by(named(name), **fitting))
+    assert first.visual_tokens == again.visual_tokens <= 40
+    assert again.adjustments == first.adjustments != ()
+    await settled(service)
+
+
+async def test_named_and_sent_pictures_keep_their_order(service: Journey) -> None:
+    name, blue = new(), picture(BLUE)
+    both = await ask(service, named(name, picture(RED), blue))
+    assert (await ask(service, named(name, None, picture(BLUE)))).text == both.text
+    await settled(service)
+
+
+async def test_a_name_beside_the_very_media_counts_the_bytes(service: Journey) -> None:
+    name, red = new(), picture(RED)
+    await ask(service, named(name, red))
+    for asked in (named(name, None, red), named(new(), red, NamedRef(name))):
+        estimate = await service.estimate(by(asked, count_repeats=False), None)
+        sent = await service.estimate(request(red), None)
+        assert estimate.bytes == sent.bytes
+
+
+async def test_what_is_looked_up_is_not_evicted_before_it_is_used(service: Journey) -> None:
+    """With room for one entry, the picture beside the named one evicts whatever it may."""
+    name = new()
+    await ask(service, named(name, picture(RED)))
+    (content,) = (service.tools.aliases.find("anyone", name),)
+    assert content is not None
+    (key,) = keys(service, content.digest)
+    lease = service.tools.encoder_cache.get(key)
+    assert lease is not None
+    size = lease.entry.slot.size
+    lease.release()
+    small = EncoderCache(size + size // 2, service.tools.arena.release)
+    journey = Journey(replace(service.tools, encoder_cache=small), models=service.models)
+    forget_embeddings(service, name)
+    for _ in range(3):
+        await ask(journey, named(name))
+        assert key in small
+        both = await ask(journey, named(name, None, picture(BLUE)))
+        assert both.images == 2
+    small.clear()
+    await settled(service)
+
+
+async def test_who_leaves_holds_nothing(service: Journey) -> None:
+    name = new()
+    await ask(service, named(name, picture(RED)))
+    for milliseconds in (0, 1, 2, 4, 8, 16, 32):
+        forget_embeddings(service, name)
+        task = asyncio.ensure_future(ask(service, named(name, None, picture(GREEN))))
+        await asyncio.sleep(milliseconds / 1000)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await settled(service)
+    assert service.tools.arena.used_bytes == cached_bytes(service)
+    assert all(cache.stats().pinned == 0 for cache in (service.tools.encoder_cache, service.tools.processor_cache))
+
+
+async def test_a_video_is_asked_for(service: Journey) -> None:
+    name = new()
+    clip = videos.ref(clip_of(videos.circles(RED, BLUE), fps=1))
+    await ask(service, videos.request(clip, uuid=name))
+    with pytest.raises(MediaNotHeld):
+        await ask(service, named(name))
+    asked = videos.request(clip, uuid=name)
+    (turn,) = asked.turns
+    part = msgspec.structs.replace(turn.parts[0], ref=NamedRef(name))
+    with pytest.raises(MediaNotHeld, match="video"):
+        await ask(
+            service,
+            msgspec.structs.replace(asked, turns=(msgspec.structs.replace(turn, parts=(part, *turn.parts[1:])),)),
+        )
+    await settled(service)
+
+
+async def test_names_are_bounded(service: Journey) -> None:
+    journey = Journey(replace(service.tools, aliases=Aliases(1)), models=service.models)
+    await ask(journey, named("one", picture(RED)))
+    await ask(journey, named("two", picture(RED)))
+    with pytest.raises(MediaNotHeld):
+        await ask(journey, named("one"))
+    assert (await ask(journey, named("two"))).text == "A red circle."
+    await settled(service)
