@@ -30,6 +30,7 @@ from foveate.core.errors import (
 from foveate.core.media import DataRef
 from foveate.core.request import ImagePart, Request, Sampling, TextPart, Turn, VideoPart
 from foveate.core.stages import STAGES
+from foveate.journey import film
 from foveate.journey.service import Journey
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -282,3 +283,46 @@ async def test_an_estimate_says_why_a_video_would_be_refused(service: Journey) -
         ("video_too_long", "max_video_seconds", 0)
     ]
     await settled(service)
+
+
+@pytest.mark.parametrize("on_excess", ["fit", "reject"])
+async def test_a_video_of_which_no_frame_may_be_looked_at_is_refused_and_never_vanishes(
+    service: Journey, on_excess: Any
+) -> None:
+    budget = Budget(max_video_frames=0, on_excess={"max_video_frames": on_excess})
+    for video in (ref(clip([RED, GREEN])), frame_list((64, 48), (64, 48))):
+        error = await refused(service, request(video, budget=budget))
+
+        assert isinstance(error, TooManyFrames)
+        assert (error.limit_name, error.limit, error.actual) == ("max_video_frames", 0, 1)
+
+
+async def test_the_loop_goes_on_between_the_headers_of_a_list(service: Journey) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    many = frame_list(*[(64, 48)] * 40)
+    probes = 0
+    probe = film.probe
+
+    def counted(*args: Any) -> Any:
+        nonlocal probes
+        probes += 1
+        seen.append(turns)
+        return probe(*args)
+
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(film, "probe", counted)
+        counting = asyncio.create_task(count())
+        try:
+            await refused(service, request(many, budget=Budget(max_video_frames=40, max_image_width=63)))
+        finally:
+            counting.cancel()
+    assert probes == 40
+    assert len(set(seen)) == 40, "nobody else had a turn between two of them"

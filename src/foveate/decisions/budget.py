@@ -145,14 +145,40 @@ def judge_video_seconds(budget: Budget, seconds: float) -> None:
 
 
 def frames_allowed(budget: Budget, frames: int) -> int:
-    """Return how many of ``frames`` frames of one video may be taken: all, or as many as fit. Raises TooManyFrames."""
+    """Return how many of ``frames`` frames of one video may be taken: all, or as many as fit.
+
+    Raises TooManyFrames, also on ``fit`` where none may be taken: a video never vanishes.
+    """
     if frames <= budget.max_video_frames:
         return frames
-    if not budget.fits("max_video_frames"):
+    if not budget.fits("max_video_frames") or budget.max_video_frames < 1:
         limit = budget.max_video_frames
         text = f"The video has {frames} frames to look at; at most {limit} are allowed."
         raise _refusal(TooManyFrames, text, "max_video_frames", limit, frames)
     return budget.max_video_frames
+
+
+def video_may_pass(
+    budget: Budget, shape: Shape, *, seconds: float, wanted: int, taken: int, decode_pixels_max: int
+) -> bool:
+    """Tell whether a video may be within the tier, for all its packets say: ``shape`` is as stored, since which way up it is shown is only
+    known from a decoded frame. A video that may not is refused whichever way up it is.
+    """
+    try:
+        judge_video_seconds(budget, seconds)
+        frames_allowed(budget, wanted)
+        judge_total_pixels(budget, shape.pixels * taken)
+    except FoveateError:
+        return False
+    return any(_shape_passes(budget, way_up, decode_pixels_max) for way_up in (shape, Shape(shape.height, shape.width)))
+
+
+def _shape_passes(budget: Budget, shape: Shape, decode_pixels_max: int) -> bool:
+    try:
+        judge_shape(budget, shape, decode_pixels_max)
+    except ImageTooLarge:
+        return False
+    return True
 
 
 def judge_shape(budget: Budget, shape: Shape, decode_pixels_max: int) -> Fitted:

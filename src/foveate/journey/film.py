@@ -4,6 +4,7 @@ what the worker needs to know which way up it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable
 
 from foveate.core.budget import Adjustment
@@ -36,6 +37,7 @@ async def open_film(item: Item, job: Job, tools: Tools) -> tuple[ImageHeader, fl
     assert isinstance(part, VideoPart)
     assert item.blob is not None
     container = video_container(tools.arena.view(item.blob.slot))
+    frames_allowed(job.budget, 1)  # whatever it is, it has one
     try:
         sampling = sampling_of(job.budget, num_frames=part.num_frames, fps=part.fps)
     except ValueError as error:
@@ -45,7 +47,7 @@ async def open_film(item: Item, job: Job, tools: Tools) -> tuple[ImageHeader, fl
             raise InvalidParameter(
                 "A list of frames has no times, so fps means nothing; use num_frames.", param=part.param
             )
-        header = _open_list(item, job, sampling, tools)
+        header = await _open_list(item, job, sampling, tools)
         end = item.started_at
     else:
         started = now()
@@ -67,7 +69,7 @@ async def _open_video(item: Item, container: str, sampling: FrameSampling, job: 
     assert item.blob is not None
     assert item.hold is not None
     found = await run_video_job(
-        ProbeVideo(item.blob.slot, container, sampling, job.budget.max_video_seconds, tools.limits.decode_pixels_max),
+        ProbeVideo(item.blob.slot, container, sampling, job.budget, tools.limits.decode_pixels_max),
         (item.hold,),
         job,
         tools,
@@ -80,7 +82,7 @@ async def _open_video(item: Item, container: str, sampling: FrameSampling, job: 
     return ImageHeader(RAW, found.header.width, found.header.height)
 
 
-def _open_list(item: Item, job: Job, sampling: FrameSampling, tools: Tools) -> ImageHeader:
+async def _open_list(item: Item, job: Job, sampling: FrameSampling, tools: Tools) -> ImageHeader:
     """Choose of a client's own frames: dropping some is an excess like any other, so all of them are wanted unless the client said."""
     assert item.blob is not None
     whole = item.blob.slot
@@ -89,7 +91,10 @@ def _open_list(item: Item, job: Job, sampling: FrameSampling, tools: Tools) -> I
     chosen = choose_frames(range(len(places)), len(places), FrameSampling(sampling.frames_max, asked_max=asked))
     _judge_frames(item, job, chosen.wanted)
     slots = [Slot(whole.offset + places[at][0], places[at][1]) for at in chosen.places]
-    headers = [probe(tools.arena.view(slot), _JPEG_ONLY) for slot in slots]
+    headers: list[ImageHeader] = []
+    for slot in slots:
+        headers.append(probe(tools.arena.view(slot), _JPEG_ONLY))
+        await asyncio.sleep(0)  # one costs milliseconds at worst, and a list may have hundreds
     width, height = headers[0].width, headers[0].height
     if any((header.width, header.height) != (width, height) for header in headers):
         raise InvalidPart("The frames of one list must all have the same size.")

@@ -17,7 +17,7 @@ import numpy as np
 import pybase64
 
 from foveate.core.errors import DataUrlInvalid
-from foveate.media.frame_list import joined
+from foveate.media.frame_list import FRAMES_WALKED_MAX, joined
 
 HEADER_CHARACTERS_MAX: Final = 1024
 """The media type and its parameters end, with a comma, within this many characters."""
@@ -43,6 +43,14 @@ def decode_data_url(text: str) -> bytes:
     """Return the bytes of a base64 ``data:`` URL. Raises DataUrlInvalid with a sentence that says what is wrong."""
     kind, payload = _parts(text)
     if kind == FRAMES_KIND:
+        count = payload.count(",") + 1
+        if count > FRAMES_WALKED_MAX:
+            raise DataUrlInvalid(
+                f"The data URL is a list of {count} frames; at most {FRAMES_WALKED_MAX} may be sent.",
+                limit=FRAMES_WALKED_MAX,
+                actual=count,
+                limit_name="frame_list",
+            )
         return joined(_frame(piece) for piece in payload.split(","))
     decoded = _decode(payload)
     if not decoded:

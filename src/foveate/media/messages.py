@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from foveate.core.budget import Budget
 from foveate.core.errors import ErrorRecord
 from foveate.core.media import (
     Appearance,
@@ -56,13 +57,16 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
 
 
 class ProbeVideo(msgspec.Struct, frozen=True, tag="probe_video"):
-    """Walk the packets of the video in ``source`` and choose frames (:func:`foveate.media.video.open_video`)."""
+    """Walk the packets of the video in ``source`` and choose frames (:func:`foveate.media.video.open_video`).
+
+    Of a video that ``budget`` refuses no frame is decoded; the refusal is the gateway's to make.
+    """
 
     source: Slot
     container: str
     sampling: FrameSampling
-    seconds_max: float
-    pixels_max: int
+    budget: Budget
+    decode_pixels_max: int
     job_id: int = 0
 
 

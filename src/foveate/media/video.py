@@ -2,7 +2,7 @@
 
 Counts and times come from walking the packets, because headers lie: a live recording has no length, a cut file has more in its header than
 in its body. Only the packets that the chosen frames need are decoded: from the key frame before each. To know which way up a video is, and
-that its decoder works, one frame is decoded when it is opened, if its announced size allows.
+that its decoder works, one frame is decoded when it is opened, unless the tier refuses the video anyway.
 
 Does not cover: sound, subtitles, tone mapping of HDR, pixels that are not square; they are left out, or taken as they are.
 """
@@ -19,8 +19,10 @@ import numpy as np
 from av.video.frame import VideoFrame
 from PIL import Image
 
+from foveate.core.budget import Budget
 from foveate.core.errors import MediaCostly, MediaUndecodable
 from foveate.core.media import AS_VIEWERS_SHOW, FramePick, ImageHeader, VideoHeader
+from foveate.decisions.budget import Shape, video_may_pass
 from foveate.decisions.frames import FrameSampling, choose_frames
 from foveate.media.demux import OpenVideo, VideoPacket, opened
 from foveate.media.headers.shape import SIDEWAYS
@@ -48,15 +50,15 @@ _MIRRORED: Final = {1: (1, 1), 2: (1, -1), 3: (-1, -1), 4: (-1, 1), 5: (1, 1), 6
 
 
 def open_video(
-    data: memoryview, container: str, sampling: FrameSampling, *, seconds_max: float, pixels_max: int
+    data: memoryview, container: str, sampling: FrameSampling, *, budget: Budget, decode_pixels_max: int
 ) -> tuple[VideoHeader, int, tuple[FramePick, ...]]:
     """Walk the packets of a video; return its facts, how many frames are wanted, and those to take (:func:`choose_frames`).
 
-    Walking stops beyond ``seconds_max``; a frame of more than ``pixels_max`` is not decoded to learn its orientation. Raises
-    MediaUnsupported when there is no video in an accepted coding, MediaUndecodable, MediaCostly.
+    Walking stops beyond the length that ``budget`` allows. A video that it refuses is returned as if it was upright, without decoding a
+    frame of it. Raises MediaUnsupported when there is no video in an accepted coding, MediaUndecodable, MediaCostly.
     """
     with opened(data, container) as video:
-        packets = _Packets(video, seconds_max)
+        packets = _Packets(video, budget.max_video_seconds)
         width, height = video.stream.codec_context.width, video.stream.codec_context.height
         if width < 1 or height < 1:
             raise MediaUndecodable("The video does not say how large its frames are.")
@@ -68,7 +70,18 @@ def open_video(
             limit=announced * READABLE_MIN,
             actual=length,
         )
-    orientation = _orientation(data, container) if width * height <= pixels_max else 1
+    seconds = max(length, announced) if packets.more else length
+    chosen = choose_frames(times, length, sampling)
+    picks = packets.picks(chosen.places)
+    judged = video_may_pass(
+        budget,
+        Shape(width, height),
+        seconds=seconds,
+        wanted=chosen.wanted,
+        taken=len(picks),
+        decode_pixels_max=decode_pixels_max,
+    )
+    orientation = _orientation(data, container) if judged else 1
     if orientation in SIDEWAYS:
         width, height = height, width
     header = VideoHeader(
@@ -77,12 +90,11 @@ def open_video(
         width,
         height,
         frames=len(times),
-        seconds=max(length, announced) if packets.more else length,
+        seconds=seconds,
         orientation=orientation,
         more=packets.more,
     )
-    chosen = choose_frames(times, length, sampling)
-    return header, chosen.wanted, packets.picks(chosen.places)
+    return header, chosen.wanted, picks
 
 
 def decode_frames(
@@ -168,7 +180,10 @@ class _Packets:
             raise MediaUndecodable("The video has no frames that can be read.")
         if self.more and (high - low) * self._unit <= seconds_max:
             raise MediaCostly(
-                f"The video has more than {PACKETS_MAX} frames.", limit=PACKETS_MAX, actual=float(len(shown))
+                f"The video has more than {PACKETS_MAX} frames.",
+                limit=PACKETS_MAX,
+                actual=float(len(shown)),
+                limit_name="video_packets",
             )
         self._shown = sorted(shown.items())
         self._lasting = lasting
@@ -207,6 +222,7 @@ class _Packets:
                 f" at most {FRAMES_WALKED_MAX} may be.",
                 limit=FRAMES_WALKED_MAX,
                 actual=walked,
+                limit_name="video_frames_walked",
             )
         return tuple(found)
 
@@ -227,7 +243,7 @@ class _Walk:
         self._decoder = video.stream.codec_context
         self._picks = picks
         self._next = 0
-        self._ends_at = time.process_time() + seconds_max
+        self._began_at, self._seconds_max = time.process_time(), seconds_max
 
     def frames(self) -> Iterator[tuple[int, VideoFrame]]:
         """Yield each picked frame that can be decoded, with its place."""
@@ -247,8 +263,14 @@ class _Walk:
         yield from self._taken(None)
 
     def _taken(self, packet: VideoPacket | None) -> Iterator[tuple[int, VideoFrame]]:
-        if time.process_time() > self._ends_at:
-            raise MediaCostly("Decoding the video takes more time than one video may.")
+        seconds = time.process_time() - self._began_at
+        if seconds > self._seconds_max:
+            raise MediaCostly(
+                "Decoding the video takes more time than one video may.",
+                limit=self._seconds_max,
+                actual=round(seconds, 3),
+                limit_name="media.job_seconds_max",
+            )
         try:
             frames = self._decoder.decode(packet)
         except (av.error.InvalidDataError, av.error.EOFError):

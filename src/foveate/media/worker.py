@@ -113,8 +113,8 @@ class MediaWorker:
             self._arena.view(job.source),
             job.container,
             job.sampling,
-            seconds_max=job.seconds_max,
-            pixels_max=job.pixels_max,
+            budget=job.budget,
+            decode_pixels_max=job.decode_pixels_max,
         )
         return VideoProbed(job.job_id, header, wanted, picks)
 

@@ -7,11 +7,13 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.clips import BLUE, GREEN, RED, TOLERANCE, clip, colour_of, number_of, numbered
 
+from foveate.core.budget import Budget
 from foveate.core.errors import FoveateError, MediaCostly, MediaUndecodable, MediaUnsupported
 from foveate.core.media import FramePick, VideoHeader
 from foveate.decisions.frames import FrameSampling
@@ -29,7 +31,13 @@ def look(
 ) -> tuple[VideoHeader, int, tuple[FramePick, ...]]:
     view = memoryview(data)
     sampling = FrameSampling(frames_max, fps)
-    return open_video(view, video_container(view), sampling, seconds_max=seconds_max, pixels_max=PIXELS_MAX)
+    return open_video(
+        view,
+        video_container(view),
+        sampling,
+        budget=Budget(max_video_seconds=seconds_max),
+        decode_pixels_max=PIXELS_MAX,
+    )
 
 
 def frames(
@@ -215,10 +223,37 @@ def test_decoding_ends_when_its_time_is_over() -> None:
         frames(data, seconds_max=-1)
 
 
+@pytest.mark.parametrize(
+    ("limits", "turned"),
+    [
+        ({}, True),
+        ({"max_image_pixels": 64 * 48 - 1}, False),
+        ({"max_image_pixels": 64 * 48 - 1, "on_excess": {"max_image_pixels": "fit"}}, True),
+        ({"max_image_width": 47}, False),
+        ({"max_image_width": 48}, True),
+        ({"max_image_height": 48}, True),
+        ({"max_total_pixels": 3 * 64 * 48 - 1}, False),
+        ({"max_total_pixels": 3 * 64 * 48}, True),
+        ({"max_video_seconds": 2.9}, False),
+        ({"max_video_frames": 2}, False),
+        ({"max_video_frames": 2, "on_excess": {"max_video_frames": "fit"}}, True),
+        ({"max_video_frames": 0, "on_excess": {"max_video_frames": "fit"}}, False),
+    ],
+)
+def test_no_frame_of_a_video_that_is_refused_anyway_is_decoded(limits: dict[str, Any], turned: bool) -> None:
+    view = memoryview(clip([RED, GREEN, BLUE], fps=1, rotation=90))
+
+    header, _, _ = open_video(
+        view, "mp4", FrameSampling(8, fps=1), budget=Budget(**limits), decode_pixels_max=PIXELS_MAX
+    )
+
+    assert (header.width, header.height) == ((48, 64) if turned else (64, 48))
+
+
 def test_a_huge_frame_is_not_decoded_to_learn_its_orientation() -> None:
     view = memoryview(clip([RED], rotation=90))
 
-    header, _, _ = open_video(view, "mp4", FrameSampling(4), seconds_max=10, pixels_max=64 * 48 - 1)
+    header, _, _ = open_video(view, "mp4", FrameSampling(4), budget=Budget(), decode_pixels_max=64 * 48 - 1)
 
     assert (header.width, header.height) == (64, 48)
 

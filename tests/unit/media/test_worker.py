@@ -15,6 +15,7 @@ from PIL import Image
 from tests.clips import number_of, numbered
 
 import foveate.models
+from foveate.core.budget import Budget
 from foveate.core.errors import DataUrlInvalid, MediaCostly, MediaUndecodable
 from foveate.core.media import RAW, Appearance, ImageHeader, ImageOptions
 from foveate.core.memory import Slot
@@ -226,7 +227,7 @@ def test_a_video_is_opened_and_its_frames_go_where_they_should(processor: Proces
     probing = Context()
     (probed,) = run(
         probing,
-        ProbeVideo(probing.arena.put(clip), "mp4", FrameSampling(3), seconds_max=10, pixels_max=10_000, job_id=5),
+        ProbeVideo(probing.arena.put(clip), "mp4", FrameSampling(3), Budget(), decode_pixels_max=10_000, job_id=5),
     )
     assert isinstance(probed, VideoProbed)
     assert (probed.job_id, probed.wanted, probed.header.frames) == (5, 3, 30)
@@ -251,7 +252,7 @@ def test_a_video_is_opened_and_its_frames_go_where_they_should(processor: Proces
 def test_a_bad_video_is_answered_and_the_next_job_done(processor: Processor) -> None:
     context = Context()
     noise = context.arena.put(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom", 1000)
-    probing = ProbeVideo(noise, "mp4", FrameSampling(3), seconds_max=10, pixels_max=10_000, job_id=1)
+    probing = ProbeVideo(noise, "mp4", FrameSampling(3), Budget(), decode_pixels_max=10_000, job_id=1)
     bad, good = run(context, probing, prepare(context, job_id=2))
     assert isinstance(bad, JobFailed)
     assert bad.error.code == "media_unsupported"
