@@ -27,12 +27,21 @@ class Origin:
         self.port = 0
         self.asked = 0
         self.open = asyncio.Event()
+        self.early = 0
+        """Bytes that are sent before."""
 
     def url(self, path: str = "a.png") -> UrlRef:
         return UrlRef(f"http://127.0.0.1:{self.port}/{path}")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
+        if self.early:
+            reply = web.StreamResponse(headers={"content-type": "image/png"})
+            await reply.prepare(request)
+            await reply.write(self.body[: self.early])
+            await self.open.wait()
+            await reply.write(self.body[self.early :])
+            return reply
         await self.open.wait()
         return web.Response(body=self.body, content_type="image/png")
 

@@ -267,6 +267,32 @@ async def test_bytes_in_flight_are_bounded_while_they_stream(service: Journey) -
     await settled(service)
 
 
+async def test_what_arrives_is_judged_for_its_request_and_its_tenant_before_all_of_it_is_here(service: Journey) -> None:
+    data = content(picture(RED)) + bytes(60_000)
+    async with origin(service, data, **house()) as (serving, journey):
+        serving.early = 50_000
+        urls = [serving.url(f"{name}.png") for name in "abc"]
+        others = asyncio.ensure_future(ask(journey, by(request(urls[0]), tenant="other")))
+        with pytest.raises(MediaTotalTooLarge) as total:
+            await ask(journey, by(request(*urls), max_total_bytes=120_000))
+        assert total.value.limit_name == "max_total_bytes"
+        with pytest.raises(MediaTotalTooLarge) as never:
+            await ask(journey, by(request(*urls), tenant="a", max_tenant_bytes=120_000))
+        assert never.value.limit_name == "max_tenant_bytes"
+        mine = asyncio.ensure_future(ask(journey, by(request(*urls[:2]), tenant="b", max_tenant_bytes=120_000)))
+        while journey.tools.in_flight.used("bytes") < 100_000:
+            await asyncio.sleep(0.01)
+        with pytest.raises(HouseFull) as full:
+            await ask(journey, by(request(urls[2]), tenant="b", max_tenant_bytes=120_000))
+        assert (full.value.limit_name, full.value.limit) == ("max_tenant_bytes", 120_000)
+        mine.cancel()
+        await asyncio.wait([mine])
+        serving.open.set()
+        assert (await others).text == "A red circle.", "whoever else waits for the same transfer still gets it"
+        assert nothing_held(journey)
+    await settled(service)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 async def test_what_came_with_the_body_is_charged_while_the_rest_is_still_fetched(service: Journey, place: int) -> None:
     red, blue = picture(RED), picture(BLUE)

@@ -32,7 +32,7 @@ def inline(data: bytes) -> DataRef:
 
 
 async def test_an_estimate_tells_what_the_request_then_costs_and_touches_nothing(service: Journey) -> None:
-    asked = request(picture(RED), picture(BLUE, size=448), text="Describe both images.")
+    asked = request(picture(RED, 205), picture(BLUE, 205, size=448), text="Describe both images.")
     caches = service.tools.processor_cache, service.tools.encoder_cache
     before = [cache.stats() for cache in caches]
     estimate = await service.estimate(asked, None)

@@ -124,6 +124,15 @@ def judge_total_bytes(budget: Budget, size: int) -> None:
         raise _total("bytes", "max_total_bytes", budget.max_total_bytes, size)
 
 
+def judge_arriving_bytes(budget: Budget, size: int) -> None:
+    """Judge the encoded bytes of a request that are here or on their way. Raises MediaTotalTooLarge.
+
+    Where repeats do not count, what arrives may be the same content as often as it may be referred to.
+    """
+    if budget.count_repeats or size > REFERENCES_PER_IMAGE_MAX * budget.max_total_bytes:
+        judge_total_bytes(budget, size)
+
+
 def judge_total_pixels(budget: Budget, pixels: int) -> None:
     """Judge the pixels that a request has decoded. Raises MediaTotalTooLarge."""
     if pixels > budget.max_total_pixels:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from foveate.core.errors import Failed, FoveateError, TooManyImages, TooManyVideos
+from foveate.core.errors import Failed, FoveateError, HouseFull, MediaTotalTooLarge, TooManyImages, TooManyVideos
 from foveate.core.request import ImagePart, MediaPart, VideoPart
 from foveate.journey import begin_media, take_steps
 from foveate.journey.job import Item, Job
@@ -87,17 +87,25 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
             await take_steps(item, job, tools, (allow, fetch, _name, probe))
         except FoveateError as error:
             failed[item.part.index] = error
+            if isinstance(error, MediaTotalTooLarge | HouseFull):
+                # Found while it arrived, but no one medium's doing.
+                error.part, error.param = None, None if error.param == item.part.param else error.param
+                refusals.add(error)
+                stop(item)
             refusals.add(error)
             return
         count(item, job)
         before = len(refusals.found)
         refusals.check(arrived(item, job))
         if len(refusals.found) > before:
-            # No request would get further, so no more is fetched for an estimate.
-            for other, task in zip(wanted, tasks, strict=True):
-                if not task.done() and other is not item:
-                    failed[other.part.index] = refusals.found[-1]
-                    task.cancel()
+            stop(item)
+
+    def stop(last: Item) -> None:
+        """Fetch no more for an estimate, as no request would get further."""
+        for other, task in zip(wanted, tasks, strict=True):
+            if not task.done() and other is not last:
+                failed.setdefault(other.part.index, refusals.found[-1])
+                task.cancel()
 
     wanted = [item for item in job.items if item.part.index not in failed]
     async with asyncio.TaskGroup() as group:

@@ -9,13 +9,14 @@ Does not cover: queues for places (:mod:`foveate.journey.places`), memory itself
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Literal, get_args
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import FoveateError, HouseFull, MediaTotalTooLarge
+from foveate.decisions.budget import judge_arriving_bytes
 
 Quantity = Literal["bytes", "pixels", "visual_tokens"]
 QUANTITIES: Final[tuple[Quantity, ...]] = get_args(Quantity)
@@ -47,6 +48,8 @@ class _Tenant:
 
     requests: int = 0
     used: dict[Quantity, int] = field(default_factory=_nothing)
+    arriving: int = 0
+    """Bytes of transfers that its requests wait for, which are charged when they have come."""
 
 
 class InFlight:
@@ -62,6 +65,7 @@ class InFlight:
         self._used = _nothing()
         self._tenants: dict[str, _Tenant] = {}
         self._transfers: dict[Hashable, Transfer] = {}
+        self._waits: dict[Hashable, dict[Wait, None]] = {}
 
     @property
     def tenants(self) -> int:
@@ -107,7 +111,10 @@ class NoRoom(Exception):
 
 
 class Transfer:
-    """Bytes on their way: they count for the server as they come, and no more once the context is left; who takes them is charged then."""
+    """Bytes on their way: they count for the server as they come, and no more once the context is left; who takes them is charged then.
+
+    Each request that waits for them judges them as if it had been charged already (:class:`Wait`).
+    """
 
     def __init__(self, accounts: InFlight, name: Hashable) -> None:
         self._accounts = accounts
@@ -134,6 +141,51 @@ class Transfer:
             raise NoRoom(self.size + size)
         self._accounts._used["bytes"] = used
         self.size += size
+        for wait in tuple(self._accounts._waits.get(self._name, ())):
+            wait.grow(size)
+
+
+class Wait:
+    """A request's wait for a transfer: while it lasts, what arrives counts for the request and its tenant beside what they were charged.
+
+    ``refuse`` is called, perhaps more than once, with the error of a request for which that has become too much; the transfer itself goes
+    on as long as anybody else waits for it.
+    """
+
+    def __init__(self, charge: Charge, name: Hashable, refuse: Callable[[FoveateError], None]) -> None:
+        self._charge = charge
+        self._accounts = charge._accounts
+        self._name = name
+        self._refuse = refuse
+        self._size = 0
+
+    def __enter__(self) -> Wait:
+        waits = self._accounts._waits.setdefault(self._name, {})
+        # Two parts of a request may name the same URL: what arrives is there once.
+        if all(other._charge is not self._charge for other in waits):
+            waits[self] = None
+            arrived = self._accounts._transfers.get(self._name)
+            if arrived is not None:
+                self.grow(arrived.size)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._charge._arrive(-self._size)
+        waits = self._accounts._waits.get(self._name, {})
+        waits.pop(self, None)
+        if not waits:
+            self._accounts._waits.pop(self._name, None)
+
+    def grow(self, size: int) -> None:
+        """Count ``size`` more bytes, and refuse the request where that is too much."""
+        self._size += size
+        self._charge._arrive(size)
+        try:
+            self._charge.judge_arriving()
+        except FoveateError as error:
+            self._refuse(error)
 
 
 class Charge:
@@ -143,6 +195,7 @@ class Charge:
         self._accounts = accounts
         self._caller = caller
         self._held = _nothing()
+        self._arriving = 0
         self._open = True
 
     def held(self, quantity: Quantity) -> int:
@@ -166,6 +219,26 @@ class Charge:
         self._tenant.used[quantity] += amount
         self._held[quantity] += amount
 
+    def wait(self, name: Hashable, refuse: Callable[[FoveateError], None]) -> Wait:
+        """Wait for a transfer, within the context; ``refuse`` gets the error where it becomes too much for this request or its tenant."""
+        return Wait(self, name, refuse)
+
+    def judge_arriving(self) -> None:
+        """Judge what was charged and what is on its way. Raises MediaTotalTooLarge, HouseFull."""
+        own = self._held["bytes"] + self._arriving
+        judge_arriving_bytes(self._caller.budget, own)
+        limit = self._caller.budget.max_tenant_bytes
+        if own > limit:
+            raise _never("bytes", TENANT_LIMITS["bytes"], limit, own)
+        tenant = self._tenant.used["bytes"] + self._tenant.arriving
+        if tenant > limit:
+            raise _full(_WORDS["bytes"], TENANT_LIMITS["bytes"], limit, tenant)
+
+    def _arrive(self, size: int) -> None:
+        if self._open:
+            self._arriving += size
+            self._tenant.arriving += size
+
     def no_room(self, arriving: int) -> FoveateError:
         """Return the error of a request whose media, of which ``arriving`` bytes are on their way, found no room."""
         own, capacity = self._held["bytes"] + arriving, self._accounts.capacity["bytes"]
@@ -186,6 +259,7 @@ class Charge:
         for quantity, amount in self._held.items():
             self._accounts._take_off(quantity, amount)
             tenant.used[quantity] -= amount
+        tenant.arriving -= self._arriving
         self._accounts.requests -= 1
         tenant.requests -= 1
         if not tenant.requests:

@@ -188,6 +188,12 @@ class Job:
         assert self.charge is not None, "a request with media is counted in before they are touched"
         return self.charge
 
+    @property
+    def bytes_here(self) -> int:
+        """Encoded bytes of its media that are here, repeats as often as they count."""
+        sizes = [(item.blob.digest, item.blob.size) for item in self.items if item.blob is not None]
+        return sum(size for _, size in sizes) if self.budget.count_repeats else sum(dict(sizes).values())
+
     def release(self) -> None:
         """Give back everything the request holds. Safe to call again."""
         for item in self.items:

@@ -105,13 +105,25 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
         url, job.rules.policy, job.budget.max_item_bytes, job.budget.max_redirects, scope=job.scope
     )
     seconds_max = job.budget.max_fetch_seconds
+    refusals: list[FoveateError] = []
+
+    def refuse(error: FoveateError) -> None:
+        if not refusals and not scope.expired():
+            refusals.append(error)
+            scope.reschedule(asyncio.get_running_loop().time())
+
     try:
         # The transfer may serve others, whose tiers give it more time, so it is not ended here; this request only waits no longer.
-        async with asyncio.timeout(max(job.fetching_since + seconds_max - now(), 0)):
-            got, shared = await tools.fetches.share(
-                wanted, start=lambda: _transfer(wanted, job.request.caller.tenant, tools), lease=lambda got: got.again()
-            )
+        async with asyncio.timeout(max(job.fetching_since + seconds_max - now(), 0)) as scope:
+            with job.charged.wait(wanted, refuse):
+                got, shared = await tools.fetches.share(
+                    wanted,
+                    start=lambda: _transfer(wanted, job.request.caller.tenant, tools),
+                    lease=lambda got: got.again(),
+                )
     except TimeoutError:
+        if refusals:
+            raise refusals[0] from None
         raise FetchTimeout(
             f"Fetching all media of the request took longer than the {seconds_max:g} seconds allowed.",
             limit_name="max_fetch_seconds",
@@ -123,6 +135,8 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
         raise job.charged.no_room(stopped.size + tools.in_flight.arriving(others)) from stopped
     item.hold = got.hold
     item.blob = Blob(got.hold.slot, got.digest)
+    # At once, or what is here would be nobody's while its header is read.
+    job.charged.top_up("bytes", job.bytes_here)
     counts = job.ledger.counts
     counts.redirects = max(counts.redirects, got.redirects)
     if not shared:

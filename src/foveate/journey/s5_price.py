@@ -72,7 +72,7 @@ def arrived(item: Item, job: Job) -> tuple[Check, ...]:
     came_with_the_body = [other for other in job.items if not isinstance(other.part.ref, UrlRef)]
     if not isinstance(item.part.ref, UrlRef) and not all(other.counted for other in came_with_the_body):
         return checks
-    return (*checks, lambda: charge.top_up("bytes", counts.media_bytes))
+    return (*checks, lambda: charge.top_up("bytes", job.bytes_here))
 
 
 def decoded(job: Job) -> tuple[Check, ...]:

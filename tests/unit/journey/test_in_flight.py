@@ -162,3 +162,34 @@ def test_whatever_happens_no_limit_is_exceeded_and_everything_returns(steps: lis
 def test_every_limit_that_is_named_here_is_a_value_of_the_metric_s_label() -> None:
     named = {*SERVER_LIMITS.values(), *TENANT_LIMITS.values(), WAITING_LIMIT, "max_tenant_requests", DECODE_LIMIT}
     assert named <= set(LIMIT.values)
+
+
+def test_what_arrives_counts_once_for_each_request_that_waits_for_it() -> None:
+    accounts = house()
+    first = accounts.open(caller("a", max_total_bytes=100, max_tenant_bytes=150))
+    second = accounts.open(caller("a", max_total_bytes=100, max_tenant_bytes=150))
+    told: list[tuple[int, str | None, type[Exception]]] = []
+
+    def refuse(which: int) -> Any:
+        return lambda error: told.append((which, error.limit_name, type(error)))
+
+    with accounts.transfer("x") as x, first.wait("x", refuse(1)), first.wait("x", refuse(1)):
+        x.grow(60)
+        with second.wait("x", refuse(2)), second.wait("y", refuse(2)), accounts.transfer("y") as y:
+            assert not told
+            y.grow(30)
+            assert not told
+            x.grow(1)
+            assert told == [(1, "max_tenant_bytes", HouseFull), (2, "max_tenant_bytes", HouseFull)]
+            told.clear()
+            x.grow(-61)
+            x.grow(61)
+            told.clear()
+        x.grow(39)
+        assert not told, "a wait that ended counts no more"
+        x.grow(1)
+        assert told == [(1, "max_total_bytes", MediaTotalTooLarge)]
+    first.release()
+    second.release()
+    assert empty(accounts)
+    assert not accounts._waits
