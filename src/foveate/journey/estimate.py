@@ -87,12 +87,13 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
             await take_steps(item, job, tools, (allow, fetch, _name, probe))
         except FoveateError as error:
             failed[item.part.index] = error
-            if isinstance(error, MediaTotalTooLarge | HouseFull):
-                # Found while it arrived, but no one medium's doing.
+            in_all = isinstance(error, MediaTotalTooLarge | HouseFull)
+            if in_all:
+                # Found while this one arrived, but no one medium's doing.
                 error.part, error.param = None, None if error.param == item.part.param else error.param
-                refusals.add(error)
-                stop(item)
             refusals.add(error)
+            if in_all:
+                stop(item)
             return
         count(item, job)
         before = len(refusals.found)
