@@ -112,6 +112,12 @@ class Journey:
                 done = await self._run_unpack(body, out)
             finally:
                 body.release()
+            # Its room was the body's size: what base64 and text took of it goes back now, not when the request ends.
+            end = max(
+                (entry.blob.slot.offset + entry.blob.slot.size for entry in done.blobs if entry.blob is not None),
+                default=out.slot.offset,
+            )
+            out.shrink(max(end - out.slot.offset, 1))
             blobs = (entry.error if entry.blob is None else entry.blob for entry in done.blobs)
             yield Unpacked(
                 done.skeleton,

@@ -71,6 +71,7 @@ def refuse_ratio(width: int, height: int) -> None:
         raise ImageShapeRefused(
             f"The model cannot take a picture whose longer side is more than {RATIO_MAX} times its shorter side.",
             detail=f"{width}x{height}",
+            limit_name="side_ratio",
             limit=RATIO_MAX,
             actual=max(width, height) / min(width, height),
         )
