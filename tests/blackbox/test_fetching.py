@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -206,6 +207,31 @@ def test_the_same_url_at_once_is_fetched_once(server: Server, web: Origin) -> No
         gate.set()
         assert set(answers) == {"An orange circle."}
     assert web.gets["/same.png"] == 1
+
+
+def test_who_joins_a_fetch_that_runs_out_of_its_time_has_time_of_its_own(
+    start: Callable[..., Server], web: Origin
+) -> None:
+    again = threading.Event()
+    first = held(again, body(RED))
+
+    def page(handler: Any) -> None:
+        if web.gets["/late.png"] > 1:
+            again.set()
+        first(handler)
+
+    web.pages["/late.png"] = page
+    address = ("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port))
+    server = start(*address, "--fetch-total-seconds", "5", "--fetch-first-byte-seconds", "60")
+    url = f"{web.url}/late.png"
+    with server.client() as http, server.client() as later, ThreadPoolExecutor(2) as pool:
+        early = pool.submit(http.post, CHAT, json=ask(url))
+        eventually("the fetch to begin", lambda: web.gets["/late.png"])
+        late = pool.submit(later.post, CHAT, json=ask(url))
+        error = early.result().json()["error"]
+        assert (error["code"], error["limit_name"], error["limit"]) == ("media_fetch_timeout", "fetch.total_seconds", 5)
+        assert content(late.result()) == "A red circle."
+    assert web.gets["/late.png"] == 2
 
 
 def test_one_waiter_that_leaves_does_not_hurt_the_others(server: Server, web: Origin) -> None:

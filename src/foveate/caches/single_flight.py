@@ -56,6 +56,7 @@ class SingleFlight(Generic[K, V]):
         lease: Callable[[V], L],
         *,
         ended: Callable[[], None] = lambda: None,
+        anew: Callable[[FoveateError], bool] = lambda error: False,
     ) -> tuple[L, bool]:
         """Wait for the result of ``start()``; return a lease on it and whether the work was under way already.
 
@@ -63,28 +64,33 @@ class SingleFlight(Generic[K, V]):
         dropped. Raises what the work raises (a FoveateError as a copy of one's own, so that a caller may complete it),
         and Draining when closed.
 
-        ``ended`` is called once: when the work that this call began is over, even if it was cancelled before it ran; at
-        once when this call joined others' work or was refused.
+        Work that was joined may have used up its time before this caller came: on an error that is ``anew`` the caller
+        begins once anew, or joins who did.
+
+        ``ended`` is called once, when ``start`` and what it needs is done with: when the work that this call began is
+        over, even if it was cancelled before it ran; when this call ends without having begun any.
         """
-        if self._closed:
-            ended()
-            raise Draining(detail="shared work was asked for after its owner had closed")
-        flight = self._flights.get(key)
-        shared = flight is not None
-        if flight is None:
-            flight = self._begin(key, start)
-            flight.task.add_done_callback(lambda _: ended())
-        else:
-            ended()
-        flight.waiters += 1
+        begun = False
         try:
-            # asyncio.wait, unlike awaiting the task, neither cancels it with this caller nor takes its cancellation for
-            # this caller's.
-            await asyncio.wait((flight.task,))
-            return lease(_result(flight.task)), shared
+            flight = self._flights.get(key)
+            if flight is not None:
+                try:
+                    return await self._wait(key, flight, lease), True
+                except FoveateError as error:
+                    if not anew(error):
+                        raise
+            if self._closed:
+                raise Draining(detail="shared work was asked for after its owner had closed")
+            flight = self._flights.get(key)
+            if flight is not None:
+                return await self._wait(key, flight, lease), True
+            flight = self._begin(key, start)
+            begun = True
+            flight.task.add_done_callback(lambda _: ended())
+            return await self._wait(key, flight, lease), False
         finally:
-            flight.waiters -= 1
-            self._leave(key, flight)
+            if not begun:
+                ended()
 
     async def aclose(self) -> None:
         """Cancel the work in flight and wait until it has ended."""
@@ -104,6 +110,17 @@ class SingleFlight(Generic[K, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    async def _wait(self, key: K, flight: _Flight[V], lease: Callable[[V], L]) -> L:
+        flight.waiters += 1
+        try:
+            # asyncio.wait, unlike awaiting the task, neither cancels it with this caller nor takes its cancellation for
+            # this caller's.
+            await asyncio.wait((flight.task,))
+            return lease(_result(flight.task))
+        finally:
+            flight.waiters -= 1
+            self._leave(key, flight)
 
     def _begin(self, key: K, start: Callable[[], Awaitable[V]]) -> _Flight[V]:
         async def work() -> V:

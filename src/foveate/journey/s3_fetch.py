@@ -120,6 +120,7 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
                     wanted,
                     start=lambda: _transfer(wanted, job.request.caller.tenant, tools),
                     lease=lambda got: got.again(),
+                    anew=_out_of_time,
                 )
     except TimeoutError:
         if refusals:
@@ -171,6 +172,11 @@ async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
     finally:
         tools.metrics.count("foveate_fetches_total", outcome)
     return got
+
+
+def _out_of_time(error: FoveateError) -> bool:
+    """Whether a transfer used up its whole time, much of it perhaps before others joined it. The limits of its parts judge the origin."""
+    return isinstance(error, FetchTimeout) and error.limit_name == "fetch.total_seconds"
 
 
 def _outcome(error: FoveateError) -> FetchOutcome:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from foveate.caches.aliases import Content
 from foveate.caches.keys import EncoderKey
 from foveate.core.clock import now
-from foveate.core.errors import FoveateError
+from foveate.core.errors import DeadlineExceeded, FoveateError
 from foveate.core.media import ImageOptions
 from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
@@ -48,6 +48,8 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
                 start=lambda: produce(key, source, tools, asked),
                 lease=lambda made: made.again(),
                 ended=held.release,
+                # It is the first asker's deadline; who joined late has time left.
+                anew=lambda error: isinstance(error, DeadlineExceeded),
             )
         except FoveateError as error:
             item.ledger.spans(since(error.spans, asked))

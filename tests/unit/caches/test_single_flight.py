@@ -86,6 +86,71 @@ async def test_one_work_for_all_and_a_lease_for_each() -> None:
         assert world.open == 0
 
 
+async def test_who_joined_late_begins_once_anew_when_the_time_of_those_before_ran_out() -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+    gates = [asyncio.Event() for _ in range(3)]
+    world = World()
+
+    async def call(number: int) -> tuple[Hold, bool]:
+        async def work() -> Hold:
+            flight = len(begun)
+            begun.append(number)
+            await gates[flight].wait()
+            if flight < 2:
+                raise FetchFailed(detail="out of time")
+            return Hold(world)
+
+        return await shared.share(
+            "k", work, Hold.again, ended=lambda: ended.append(number), anew=lambda error: error.detail == "out of time"
+        )
+
+    async with flights() as shared:
+        calls = [asyncio.create_task(call(number)) for number in range(3)]
+        await settle()
+        assert (begun, ended) == ([0], [])
+        gates[0].set()
+        await settle()
+        assert (begun, ended) == ([0, 1], [0]), "one of those who joined begins, the other joins it"
+        with pytest.raises(FetchFailed):
+            await calls[0]
+        late = asyncio.create_task(call(3))
+        await settle()
+        gates[1].set()
+        await settle()
+        for number in (1, 2):
+            with pytest.raises(FetchFailed):
+                await calls[number]
+        assert begun == [0, 1, 3]
+        gates[2].set()
+        hold, was_shared = await late
+        assert not was_shared
+        hold.release()
+        await settle()
+        assert sorted(ended) == [0, 1, 2, 3]
+        assert world.open == 0
+
+
+async def test_other_failures_of_joined_work_are_everybodys() -> None:
+    world = World()
+
+    async def work() -> Hold:
+        world.begun += 1
+        await world.gate.wait()
+        raise FetchFailed(detail="refused")
+
+    async with flights() as shared:
+        calls = [
+            asyncio.create_task(shared.share("k", work, Hold.again, anew=lambda error: error.detail == "out of time"))
+            for _ in range(3)
+        ]
+        await settle()
+        world.gate.set()
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(end, FetchFailed) for end in ends)
+        assert world.begun == 1
+
+
 async def test_different_keys_do_not_share() -> None:
     world = World()
     world.gate.set()
