@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from typing import Final
 import msgspec
 
 from foveate.core.clock import now
-from foveate.core.errors import FetchFailed, FetchRejected, FetchTimeout, FoveateError
+from foveate.core.errors import FetchFailed, FetchRejected, FetchTimeout
 from foveate.media.addresses import IpAddress
 from foveate.media.dead_hosts import DeadHosts
 from foveate.media.files import LocalFiles
@@ -64,15 +63,10 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What came: ``digest`` is the hexadecimal BLAKE3 hash of the ``size`` bytes, ``final_host`` the host after
-    ``redirects`` redirects, ``seconds`` how long all of it took, its wait for a place included.
-    """
+    """What came: ``digest`` is the hexadecimal BLAKE3 hash of the bytes; they came after ``redirects`` redirects."""
 
     digest: str
-    size: int
-    final_host: str
     redirects: int
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -124,42 +118,24 @@ class Fetcher:
         self._dead = DeadHosts(failures_max=limits.dead_host_failures, seconds=limits.dead_host_seconds)
         self._files = LocalFiles()
 
-    async def fetch(
-        self,
-        url: MediaUrl | str,
-        sink: Sink,
-        *,
-        policy: UrlPolicy,
-        redirects_max: int,
-        tenant: str,
-        deadline: float = math.inf,
-        param: str | None = None,
-        part: int | None = None,
-    ) -> Fetched:
-        """Stream the body behind ``url`` into ``sink``, at the latest by ``deadline`` (monotonic seconds).
+    async def fetch(self, url: MediaUrl, sink: Sink, *, policy: UrlPolicy, redirects_max: int, tenant: str) -> Fetched:
+        """Stream the body behind ``url``, which ``policy`` parsed, into ``sink``.
 
         ``policy`` judges every hop; it comes with the call because an operator may replace it while the server runs.
         The transfer takes one of the places of ``tenant``.
 
         Raises UrlInvalid, UrlRefused (at any hop), FetchRejected (the origin refuses: permanent), FetchFailed (5xx,
-        408, 429, broken, not reachable, lately dead), FetchTimeout (with ``limit_name`` of the limit that ran out,
-        unless it was ``deadline``), QueueFull, and whatever the sink raises (MediaTooLarge). ``param`` and ``part`` go
-        into the error.
+        408, 429, broken, not reachable, lately dead), FetchTimeout (with ``limit_name`` of the limit that ran out),
+        QueueFull, and whatever the sink raises (MediaTooLarge).
         """
         walk = _Walk(sink, policy, redirects_max, tenant)
-        started, total = now(), self._limits.total_seconds_max
+        started, seconds = now(), self._limits.total_seconds_max
         try:
-            try:
-                async with asyncio.timeout(min(deadline - started, total)):
-                    parsed = policy.parse(url) if isinstance(url, str) else url
-                    last, body = await self._follow(parsed, walk)
-            except TimeoutError:
-                raise _too_slow(walk.progress, started, total if started + total <= deadline else None) from None
-        except FoveateError as error:
-            error.param = error.param or param
-            error.part = part if error.part is None else error.part
-            raise
-        return Fetched(body.digest, body.size, last.host, walk.redirects, now() - started)
+            async with asyncio.timeout(seconds):
+                body = await self._follow(url, walk)
+        except TimeoutError:
+            raise _too_slow(walk.progress, started, seconds) from None
+        return Fetched(body.digest, walk.redirects)
 
     async def aclose(self) -> None:
         """Close every connection and give the threads back. No transfer may be running."""
@@ -167,9 +143,9 @@ class Fetcher:
         await self._files.aclose()
         await self._resolver.aclose()
 
-    async def _follow(self, url: MediaUrl, walk: _Walk) -> tuple[MediaUrl, Body]:
+    async def _follow(self, url: MediaUrl, walk: _Walk) -> Body:
         if url.scheme == "file":
-            return url, await self._read_file(url, walk)
+            return await self._read_file(url, walk)
         retried = False
         seen = {(url.scheme, url.authority, url.target)}
         while True:
@@ -186,7 +162,7 @@ class Fetcher:
                 await asyncio.sleep(RETRY_PAUSE_SECONDS)
                 continue
             if isinstance(result, Body):
-                return url, result
+                return result
             url = walk.policy.follow(url, result)
             place = (url.scheme, url.authority, url.target)
             if place in seen:
@@ -266,13 +242,12 @@ def _key(url: MediaUrl) -> str:
     return f"{url.host}:{url.port}"
 
 
-def _too_slow(progress: Progress, started: float, total_seconds: float | None) -> FetchTimeout:
-    """Return the error for a transfer whose whole time is up; ``total_seconds`` when it was that limit."""
-    limit_name = None if total_seconds is None else "fetch.total_seconds"
-    which = "" if total_seconds is None else f" ({limit_name}: {total_seconds:g} s)"
-    public = f"The media could not be fetched in time: time ran out while {progress.doing}{which}."
+def _too_slow(progress: Progress, started: float, seconds: float) -> FetchTimeout:
+    """Return the error for a transfer whose whole time is up."""
+    name = "fetch.total_seconds"
+    public = f"The media could not be fetched in time: time ran out while {progress.doing} ({name}: {seconds:g} s)."
     actual = round(now() - started, 3)
-    return FetchTimeout(public, detail=progress.where, limit_name=limit_name, limit=total_seconds, actual=actual)
+    return FetchTimeout(public, detail=progress.where, limit_name=name, limit=seconds, actual=actual)
 
 
 def _redirects_too_often(url: MediaUrl, walk: _Walk) -> FetchRejected:

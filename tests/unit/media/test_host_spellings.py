@@ -19,7 +19,6 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 import pytest
 from tests.unit.media.sites import Buffer, Site, answering, fetcher_for
 
-from foveate.core.clock import now
 from foveate.core.errors import FoveateError, UrlInvalid, UrlRefused
 from foveate.media.fetch import FetchLimits
 from foveate.media.policy import UrlPolicy
@@ -274,12 +273,12 @@ async def test_no_spelling_of_this_machine_reaches_a_listener_on_it() -> None:
 
         async def attempt(host: str) -> None:
             with pytest.raises(FoveateError):
-                await fetcher.fetch(f"http://{host}:{site.port}/", Buffer(), deadline=now() + 1)
+                await fetcher.fetch(f"http://{host}:{site.port}/", Buffer())
 
         for some in range(0, len(hosts), 50):
             await asyncio.gather(*map(attempt, sorted(hosts)[some : some + 50]))
         assert site.connections == 0
         # The same listener answers as soon as its network is opened: it was there all the time.
         async with fetcher_for(site) as opened:
-            await opened.fetch(f"http://localhost:{site.port}/", Buffer(), deadline=now() + 9)
+            await opened.fetch(f"http://localhost:{site.port}/", Buffer())
         assert site.connections == 1
