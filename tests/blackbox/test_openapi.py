@@ -55,6 +55,8 @@ ROUTES: Final = {
     "/admin/caches/{cache}/keys": "GET",
     "/admin/caches/{cache}/curve": "GET",
     "/admin/caches/{cache}/keys/{name}": "DELETE",
+    "/admin/aliases": "GET",
+    "/admin/aliases/{tenant}/{uuid}": "DELETE",
 }
 BODIES: Final = ("/v1/chat/completions", "/v1/completions", "/v1/estimate")
 REFUSED: Final = ("/v1/models/{model}", *(path for path in ROUTES if path.startswith("/admin/")))

@@ -14,7 +14,7 @@ from tests.journeys.test_budgets import nothing_held
 from foveate.caches.aliases import Aliases
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
-from foveate.core.errors import MediaIdConflict, MediaNotHeld
+from foveate.core.errors import AliasNotFound, MediaIdConflict, MediaNotHeld
 from foveate.core.media import MediaRef, NamedRef
 from foveate.core.request import Request
 from foveate.journey.service import Journey
@@ -204,4 +204,19 @@ async def test_names_are_bounded(service: Journey) -> None:
     with pytest.raises(MediaNotHeld):
         await ask(journey, named("one"))
     assert (await ask(journey, named("two"))).text == "A red circle."
+    await settled(service)
+
+
+async def test_an_operator_lists_names_and_frees_them(service: Journey) -> None:
+    name, operator = new(), service.caches()
+    await ask(service, by(named(name, picture(RED)), "listed"))
+    (listed,) = operator.aliases("listed", 10).aliases
+    assert (listed.uuid, listed.format, listed.width, listed.height) == (name, "png", 224, 224)
+    with pytest.raises(AliasNotFound):
+        operator.forget("anyone", name)
+    operator.forget("listed", name)
+    assert operator.aliases("listed", 10).bound == 0
+    with pytest.raises(MediaNotHeld):
+        await ask(service, by(named(name), "listed"))
+    assert (await ask(service, by(named(name, picture(BLUE)), "listed"))).text == "A blue circle."
     await settled(service)

@@ -8,6 +8,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from foveate.api import documentation
+from foveate.api.admin_aliases import AliasRoutes
 from foveate.api.admin_caches import CacheRoutes
 from foveate.api.callers import caller_of
 from foveate.api.routing import Row, json_reply
@@ -28,6 +29,7 @@ class AdminRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._caches = CacheRoutes(service, self._check)
+        self._aliases = AliasRoutes(service, self._check)
 
     async def reload(self, request: Request) -> Response:
         """Read all settings and the keys file again; tiers, keys and the URL policy change at once.
@@ -48,6 +50,7 @@ class AdminRoutes:
             ("POST", "/admin/reload", self.reload, documentation.reading(Reloaded, failing=(422,))),
             ("GET", "/admin/rules", self.rules, documentation.reading(RulesInForce)),
             *self._caches.table(),
+            *self._aliases.table(),
         ]
 
     def _check(self, request: Request) -> None:

@@ -22,7 +22,7 @@ _NAMES: Final[dict[str, CacheName]] = {name: name for name in get_args(CacheName
 
 _CACHE: Final = documentation.in_path("cache", {"type": "string", "enum": list(_NAMES)}, "Which cache.")
 _NAME: Final = documentation.in_path("name", {"type": "string"}, "An entry's `name`, as the list of keys has it.")
-_LIMIT: Final = documentation.in_query(
+LIMIT: Final = documentation.in_query(
     "limit",
     {"type": "integer", "minimum": 1, "maximum": KEYS_MAX, "default": KEYS_DEFAULT},
     "How many entries at most.",
@@ -49,7 +49,7 @@ class CacheRoutes:
     async def cache_keys(self, request: Request) -> Response:
         """List the entries hit most often, with the bytes that they really occupy."""
         operator = self._operator(request)
-        return json_reply(await operator.hottest(_cache(request), _limit(request)))
+        return json_reply(await operator.hottest(_cache(request), limit_of(request)))
 
     async def cache_curve(self, request: Request) -> Response:
         """Tell what 1/4 to 16 times the capacity, and an unlimited one, would do for the look-ups that were seen, and what to do about it.
@@ -76,7 +76,7 @@ class CacheRoutes:
         of, document = "/admin/caches/{cache}", _documented
         return [
             ("GET", "/admin/caches", self.caches, documentation.reading(CachesReport)),
-            ("GET", f"{of}/keys", self.cache_keys, document(CachedKeys, _CACHE, _LIMIT, failing=(400, 404))),
+            ("GET", f"{of}/keys", self.cache_keys, document(CachedKeys, _CACHE, LIMIT, failing=(400, 404))),
             ("GET", f"{of}/curve", self.cache_curve, document(Curve, _CACHE, failing=(404,))),
             ("DELETE", f"{of}/keys/{{name}}", self.drop_cache_key, document(Dropped, _CACHE, _NAME, failing=(404,))),
             ("DELETE", of, self.drop_cache_version, document(Dropped, _CACHE, _VERSION, failing=(400, 404))),
@@ -98,7 +98,8 @@ def _cache(request: Request) -> CacheName:
     return name
 
 
-def _limit(request: Request) -> int:
+def limit_of(request: Request) -> int:
+    """Return how many entries a list may have. Raises InvalidParameter."""
     text = request.query_params.get("limit", str(KEYS_DEFAULT))
     # Checked before int() is, which reads signs, blanks, underscores and thousands of digits of any script.
     limit = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(KEYS_MAX)) else 0

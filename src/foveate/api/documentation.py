@@ -18,7 +18,7 @@ from foveate.api.budget import BudgetReply
 from foveate.api.estimation import EstimateReply
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.errors import StartupError, error_classes
-from foveate.journey.cache_port import CachedKeys, CachesReport, Curve, Dropped
+from foveate.journey.cache_port import Aliases, CachedKeys, CachesReport, Curve, Dropped, Forgotten
 from foveate.journey.port import Reloaded, RulesInForce
 
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -42,6 +42,8 @@ REPLIES: Final = (
     CachedKeys,
     Curve,
     Dropped,
+    Aliases,
+    Forgotten,
 )
 
 READ_ERRORS: Final = (401, 403, 500, 503)

@@ -87,6 +87,31 @@ class Curve(msgspec.Struct, frozen=True):
     advice: Advice | None
 
 
+class Alias(msgspec.Struct, frozen=True):
+    """A client's name for media. ``digest`` is the BLAKE3 of the content; the others are null for a video."""
+
+    uuid: str
+    digest: str
+    format: str | None
+    width: int | None
+    height: int | None
+
+
+class Aliases(msgspec.Struct, frozen=True):
+    """A tenant's names, those used last first. ``bound`` is how many there are in all."""
+
+    tenant: str
+    bound: int
+    aliases: tuple[Alias, ...]
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """A name that is free again."""
+
+    tenant: str
+    uuid: str
+
+
 class CacheOperator(Protocol):
     """What an operator may do. One implementation (:class:`foveate.journey.operate_caches.CacheOperations`)."""
 
@@ -108,4 +133,12 @@ class CacheOperator(Protocol):
 
     async def drop_version(self, cache: CacheName, version: str) -> Dropped:
         """Forget every entry that a version had a part in."""
+        ...
+
+    def aliases(self, tenant: str, limit: int) -> Aliases:
+        """Return a tenant's names for media, at most ``limit``."""
+        ...
+
+    def forget(self, tenant: str, uuid: str) -> Forgotten:
+        """Free a name. Raises AliasNotFound."""
         ...

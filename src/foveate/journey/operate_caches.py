@@ -12,12 +12,24 @@ from typing import Any, Final
 
 import msgspec
 
+from foveate.caches.aliases import Content
 from foveate.caches.cache import Cache
 from foveate.caches.keys import EncoderKey, ProcessorKey
 from foveate.core.clock import now, wall
-from foveate.core.errors import CacheKeyNotFound
+from foveate.core.errors import AliasNotFound, CacheKeyNotFound
 from foveate.decisions.eviction import EvictionReason, Held
-from foveate.journey.cache_port import BadMediaReport, CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
+from foveate.journey.cache_port import (
+    Alias,
+    Aliases,
+    BadMediaReport,
+    CachedKey,
+    CachedKeys,
+    CacheReport,
+    CachesReport,
+    Curve,
+    Dropped,
+    Forgotten,
+)
 from foveate.journey.tools import Tools
 from foveate.observe.logging import get_logger
 from foveate.observe.table import CacheName
@@ -72,6 +84,18 @@ class CacheOperations:
         found = await asyncio.to_thread(lambda: [key for key in keys if version in key.versions])
         return await self._drop(cache, found, "version")
 
+    def aliases(self, tenant: str, limit: int) -> Aliases:
+        """Return a tenant's names for media, those used last first, at most ``limit``."""
+        bound, names = self._tools.aliases.listed(tenant, limit)
+        return Aliases(tenant, bound, tuple(_alias(name, content) for name, content in names))
+
+    def forget(self, tenant: str, uuid: str) -> Forgotten:
+        """Free a name. Raises AliasNotFound."""
+        if not self._tools.aliases.forget(tenant, uuid):
+            raise AliasNotFound(param="uuid")
+        log.info("an operator freed a uuid of the tenant %s", tenant)
+        return Forgotten(tenant, uuid)
+
     async def _drop(self, cache: CacheName, keys: list[Key], reason: EvictionReason) -> Dropped:
         kept = self._cache(cache)
         sizes: list[int] = []
@@ -92,6 +116,13 @@ def _report(cache: Cache[Any, Any]) -> CacheReport:
     return CacheReport(
         **msgspec.structs.asdict(stats), policy=cache.policy, hit_ratio=stats.hits / asked if asked else None
     )
+
+
+def _alias(name: str, content: Content) -> Alias:
+    header = content.header
+    if header is None:
+        return Alias(name, content.digest, None, None, None)
+    return Alias(name, content.digest, header.format, header.width, header.height)
 
 
 def _heat(held: Held[Key, Any]) -> tuple[int, float]:

@@ -12,14 +12,25 @@ from foveate.api.app import create_app
 from foveate.api.protocol import ConnectionLimits
 from foveate.api.server import HttpServer, bind
 from foveate.core.budget import Adjustment, Budget, Caller
-from foveate.core.errors import CacheKeyNotFound, FoveateError, NotPermitted, Unauthenticated
+from foveate.core.errors import AliasNotFound, CacheKeyNotFound, FoveateError, NotPermitted, Unauthenticated
 from foveate.core.media import Blob, ImageOptions
 from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.decisions.cache_sizing import advise
 from foveate.decisions.miss_ratio import MissRatioCurve
 from foveate.engines.port import FinishEvent, TokenEvent, TokenLogprob, TokenStep
-from foveate.journey.cache_port import BadMediaReport, CachedKey, CachedKeys, CacheReport, CachesReport, Curve, Dropped
+from foveate.journey.cache_port import (
+    Alias,
+    Aliases,
+    BadMediaReport,
+    CachedKey,
+    CachedKeys,
+    CacheReport,
+    CachesReport,
+    Curve,
+    Dropped,
+    Forgotten,
+)
 from foveate.journey.port import (
     Answer,
     BodyBuffer,
@@ -146,6 +157,16 @@ class FakeCaches:
     async def drop_version(self, cache: CacheName, version: str) -> Dropped:
         self.asked.append((cache, version))
         return Dropped(0, 0)
+
+    def aliases(self, tenant: str, limit: int) -> Aliases:
+        self.asked.append((tenant, limit))
+        return Aliases(tenant, 1, (Alias("mine/1", "d" * 64, "png", 30, 20),))
+
+    def forget(self, tenant: str, uuid: str) -> Forgotten:
+        self.asked.append((tenant, uuid))
+        if uuid != "mine/1":
+            raise AliasNotFound
+        return Forgotten(tenant, uuid)
 
 
 @dataclass

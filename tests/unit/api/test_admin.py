@@ -27,6 +27,8 @@ def with_keys(**fields: object) -> FakeService:
         ("GET", "/admin/caches/processor/curve"),
         ("DELETE", f"/admin/caches/encoder/keys/{HOT.name}"),
         ("DELETE", "/admin/caches/processor?version=v"),
+        ("GET", "/admin/aliases?tenant=acme"),
+        ("DELETE", "/admin/aliases/acme/mine/1"),
     ],
 )
 async def test_only_admins_may(method: str, path: str) -> None:
@@ -68,3 +70,22 @@ async def test_settings_that_cannot_be_used_are_told() -> None:
         assert reply.status_code == 422
         assert reply.json()["error"]["code"] == "settings_refused"
         assert reply.json()["error"]["message"] == "There is no setting 'x'."
+
+
+async def test_names_are_listed_and_freed() -> None:
+    service = with_keys()
+    async with serving(service) as server, httpx.AsyncClient(headers=ADMIN) as client:
+        base = f"http://127.0.0.1:{server.port}/admin/aliases"
+        listed = (await client.get(base, params={"tenant": "acme", "limit": 7})).json()
+        assert listed == {
+            "tenant": "acme",
+            "bound": 1,
+            "aliases": [{"uuid": "mine/1", "digest": "d" * 64, "format": "png", "width": 30, "height": 20}],
+        }
+        for written in ("mine/1", "mine%2F1"):
+            assert (await client.delete(f"{base}/acme/{written}")).json() == {"tenant": "acme", "uuid": "mine/1"}
+        unknown = await client.delete(f"{base}/acme/other")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "alias_not_found")
+        for query in ({}, {"tenant": ""}, {"tenant": "acme", "limit": "0"}, {"tenant": "acme", "limit": "x"}):
+            assert (await client.get(base, params=query)).status_code == 400
+    assert service.cached.asked == [("acme", 7), ("acme", "mine/1"), ("acme", "mine/1"), ("acme", "other")]

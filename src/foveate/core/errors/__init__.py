@@ -57,6 +57,7 @@ from foveate.core.errors.media import (
     VideoTooLong,
 )
 from foveate.core.errors.request import (
+    AliasNotFound,
     BodyTooLarge,
     CacheKeyNotFound,
     InvalidParameter,
@@ -72,6 +73,7 @@ from foveate.core.errors.request import (
 )
 
 __all__ = [
+    "AliasNotFound",
     "ArenaFull",
     "BodyTooLarge",
     "CacheKeyNotFound",

@@ -41,6 +41,14 @@ class RouteNotFound(Refused):
     sentence = "There is nothing at this address."
 
 
+class AliasNotFound(Refused):
+    """A tenant has no such name (`uuid`) for media as an operator gave."""
+
+    code = "alias_not_found"
+    kind = Kind.NOT_FOUND
+    sentence = "This tenant has no such uuid bound."
+
+
 class CacheKeyNotFound(Refused):
     """A cache has no entry of the name that an operator gave."""
 
