@@ -7,7 +7,7 @@ are taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -162,7 +162,7 @@ def frames_allowed(budget: Budget, frames: int) -> int:
         return frames
     if not budget.fits("max_video_frames") or budget.max_video_frames < 1:
         limit = budget.max_video_frames
-        text = f"The video has {frames} frames to look at; at most {limit} are allowed."
+        text = f"{frames} frames of the video would be looked at; at most {limit} are allowed."
         raise _refusal(TooManyFrames, text, "max_video_frames", limit, frames)
     return budget.max_video_frames
 
@@ -190,31 +190,44 @@ def _shape_passes(budget: Budget, shape: Shape, decode_pixels_max: int) -> bool:
     return True
 
 
-def judge_shape(budget: Budget, shape: Shape, decode_pixels_max: int) -> Fitted:
-    """Judge one picture by its header. Raises ImageTooLarge.
+def judge_shape(budget: Budget, shape: Shape, decode_pixels_max: int, *, of_video: bool = False) -> Fitted:
+    """Judge one picture, or a video's frames, by the header. Raises ImageTooLarge, the first of :func:`shape_refusals`."""
+    for refusal in shape_refusals(budget, shape, decode_pixels_max, of_video=of_video):
+        raise refusal
+    fitted = Fitted(shape)
+    for name, _, _, limit in _excess(budget, shape):
+        alone = fit(shape, **{name.removeprefix("max_image_"): limit})
+        if max(alone.width, alone.height) < max(fitted.shape.width, fitted.shape.height):
+            fitted = Fitted(alone, name)
+    return fitted
+
+
+def shape_refusals(
+    budget: Budget, shape: Shape, decode_pixels_max: int, *, of_video: bool = False
+) -> Iterator[ImageTooLarge]:
+    """Yield a refusal for every limit that a picture exceeds, or a video's frames.
 
     ``decode_pixels_max`` refuses whatever the tier says: a picture is decoded whole before it is scaled down. A limit on ``reject`` refuses
     even where another one on ``fit`` would have brought the picture within it.
     """
+    what = f"The video's frames are {shape} pixels each" if of_video else f"The picture is {shape} pixels"
     if shape.pixels > decode_pixels_max:
-        text = f"The picture is {shape} pixels, {shape.pixels} in all; more than {decode_pixels_max} are never decoded."
-        raise _refusal(ImageTooLarge, text, DECODE_LIMIT, decode_pixels_max, shape.pixels)
+        text = f"{what}, {shape.pixels} in all; more than {decode_pixels_max} are never decoded."
+        yield ImageTooLarge(text, limit_name=DECODE_LIMIT, limit=decode_pixels_max, actual=shape.pixels)
+    for name, word, actual, limit in _excess(budget, shape):
+        if not budget.fits(name):
+            text = f"{what}, {actual} {word}; at most {limit} are allowed."
+            yield ImageTooLarge(text, limit_name=name, limit=limit, actual=actual)
+
+
+def _excess(budget: Budget, shape: Shape) -> list[tuple[str, str, int, int]]:
+    """Return the limits that a shape exceeds: name, the word for it, what the shape has, the limit."""
     checks = (
         ("max_image_width", "wide", shape.width, budget.max_image_width),
         ("max_image_height", "high", shape.height, budget.max_image_height),
         ("max_image_pixels", "in all", shape.pixels, budget.max_image_pixels),
     )
-    excess = [(name, word, actual, limit) for name, word, actual, limit in checks if actual > limit]
-    for name, word, actual, limit in excess:
-        if not budget.fits(name):
-            text = f"The picture is {shape} pixels, {actual} {word}; at most {limit} are allowed."
-            raise _refusal(ImageTooLarge, text, name, limit, actual)
-    fitted = Fitted(shape)
-    for name, _, _, limit in excess:
-        alone = fit(shape, **{name.removeprefix("max_image_"): limit})
-        if max(alone.width, alone.height) < max(fitted.shape.width, fitted.shape.height):
-            fitted = Fitted(alone, name)
-    return fitted
+    return [check for check in checks if check[2] > check[3]]
 
 
 def fit(shape: Shape, *, width: int | None = None, height: int | None = None, pixels: int | None = None) -> Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from foveate.core.errors import FoveateError, MediaTooLarge, MediaUndecodable
+from foveate.core.errors import BodyTooLarge, FoveateError, MediaTooLarge, MediaUndecodable
 from foveate.core.memory import Slot
 from foveate.journey.holds import SlotHold
 from foveate.runtime.arena import Arena
@@ -109,5 +109,6 @@ class ArenaSink:
         self._hold = fresh
 
     def _refusal(self, size: int) -> FoveateError:
-        text = f"It has {size} bytes or more; at most {self._bytes_max} are allowed."
+        what = "The request body" if self._too_large is BodyTooLarge else "The media"
+        text = f"{what} has {size} bytes or more; at most {self._bytes_max} are allowed."
         return self._too_large(text, limit_name=self._limit_name, limit=self._bytes_max, actual=size)

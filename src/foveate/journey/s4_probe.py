@@ -44,7 +44,8 @@ def _measure(item: Item, header: ImageHeader, job: Job, tools: Tools) -> None:
     counts = job.ledger.counts
     counts.largest_width = max(counts.largest_width, shape.width)
     counts.largest_height = max(counts.largest_height, shape.height)
-    fitted = judge_shape(job.budget, shape, tools.limits.decode_pixels_max)
+    of_video = isinstance(item.part, VideoPart)
+    fitted = judge_shape(job.budget, shape, tools.limits.decode_pixels_max, of_video=of_video)
     item.shape = shape
     if fitted.limit_name is not None:
         shrink(item, job, fitted.shape, fitted.limit_name)

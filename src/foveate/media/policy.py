@@ -98,7 +98,8 @@ class UrlPolicy:
             raise UrlRefused(f"Media URLs may use {self._schemes_text()} only (rule: scheme).")
         parsed = parse_web(scheme, rest)
         if parsed.port not in self.ports:
-            raise UrlRefused("Media URLs may use the usual web ports only (rule: port).")
+            listed = ", ".join(map(str, sorted(self.ports)))
+            raise UrlRefused(f"Media URLs may use these ports only: {listed} (rule: port).")
         if self.only_hosts and parsed.host not in self.only_hosts:
             raise UrlRefused(
                 "The media URL's host is not one that this server may fetch from (rule: host).", detail=parsed.host

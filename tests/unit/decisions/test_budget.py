@@ -21,7 +21,7 @@ from foveate.core.errors import (
     VideoTooLong,
 )
 from foveate.decisions import budget as judge
-from foveate.decisions.budget import Fitted, Shape, fit, fit_tokens, judge_references, judge_shape
+from foveate.decisions.budget import Fitted, Shape, fit, fit_tokens, judge_references, judge_shape, shape_refusals
 
 HUGE = 10**12
 sides = st.integers(1, 70_000)
@@ -113,6 +113,24 @@ def test_a_limit_on_reject_refuses_even_where_a_fit_would_do() -> None:
     with pytest.raises(ImageTooLarge) as caught:
         judge_shape(tier("max_image_width", max_image_width=2048, max_image_height=2048), Shape(4000, 3000), HUGE)
     assert caught.value.limit_name == "max_image_height"
+
+
+def test_every_limit_that_a_shape_exceeds_is_told() -> None:
+    small = tier("max_image_pixels", max_image_width=2048, max_image_height=2048, max_image_pixels=100)
+    found = list(shape_refusals(small, Shape(4000, 3000), 11_000_000))
+    assert [(each.limit_name, each.limit, each.actual) for each in found] == [
+        (judge.DECODE_LIMIT, 11_000_000, 12_000_000),
+        ("max_image_width", 2048, 4000),
+        ("max_image_height", 2048, 3000),
+    ]
+    assert not list(shape_refusals(small, Shape(2048, 2048), HUGE))
+
+
+def test_a_refusal_says_whether_it_is_of_a_picture_or_of_a_video() -> None:
+    small = tier(max_image_width=100)
+    for of_video, said in ((False, "The picture is 101x9 "), (True, "The video's frames are 101x9 ")):
+        with pytest.raises(ImageTooLarge, match=said):
+            judge_shape(small, Shape(101, 9), HUGE, of_video=of_video)
 
 
 def test_the_ceiling_of_decoding_refuses_whatever_may_fit() -> None:

@@ -122,3 +122,12 @@ def test_whoever_counts_the_bytes_may_refuse_them(arena: Arena) -> None:
             sink.write(b"a")
         assert sink.slot.size == 0
     assert arena.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({}, "The media has 11 bytes"), ({"too_large": BodyTooLarge}, "The request body has 11 bytes")],
+)
+def test_a_refusal_says_what_is_too_large(arena: Arena, options: dict[str, type[FoveateError]], said: str) -> None:
+    with sink_of(arena, 10, **options) as sink, pytest.raises(FoveateError, match=said):
+        sink.write(b"x" * 11)

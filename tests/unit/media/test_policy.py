@@ -82,7 +82,7 @@ def test_bad_ports_are_invalid(port: str) -> None:
 
 
 def test_other_ports_need_to_be_listed() -> None:
-    with pytest.raises(UrlRefused, match="rule: port"):
+    with pytest.raises(UrlRefused, match=r"these ports only: 80, 443 \(rule: port\)"):
         OPEN.parse("http://h.example:6379/")
     assert UrlPolicy.of(ports=[6379]).parse("https://h.example:6379/").authority == "h.example:6379"
 

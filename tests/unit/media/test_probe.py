@@ -176,6 +176,9 @@ def test_says_what_foreign_bytes_look_like(file: str, looks: str) -> None:
         (b"\xef\xbb\xbf <!DOCTYPE HTML>", "HTML"),
         (b"II+\0\x08\0\0\0", "BigTIFF"),
         (b"   ", "white space"),
+        (b"P6\n4 4\n255\n" + b"0" * 48, "PPM"),
+        (b"P3 1 1 255 0 0 0", "PPM"),
+        (b"P6 is the sixth of them", "text"),
     ],
 )
 def test_formats_nobody_needs_never_reach_a_decoder(data: bytes, looks: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from foveate.media.headers.avif import brands
@@ -18,6 +19,10 @@ _MAGIC: Final = (
     (b"\xff\x0a", "JPEG XL"),
     (b"\x1aE\xdf\xa3", "a Matroska or WebM video"),
     (b"OggS", "an Ogg file"),
+    (b"FLV\x01", "an FLV video"),
+    (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c", "a WMV or other ASF file"),
+    (b"\0\0\x01\xba", "an MPEG video"),
+    (b"\0\0\x01\xb3", "an MPEG video"),
     (b"fLaC", "FLAC audio"),
     (b"ID3", "MP3 audio"),
     (b"PK\x03\x04", "a ZIP archive or office document"),
@@ -29,6 +34,9 @@ _MAGIC: Final = (
     (b"data:", "a data URL inside the data"),
 )
 _RIFF: Final = {b"WAVE": "WAV audio", b"AVI ": "an AVI video"}
+_TRANSPORT_PACKETS_BYTES: Final = ((0, 188), (4, 192), (0, 204))
+"""Where an MPEG transport stream's first packet begins, and how long each is: plain, with time codes (M2TS), with error correction."""
+_NETPBM: Final = re.compile(rb"P(?:[1-6]\s+[#\d]|7\s+[#A-Z])")
 HEIC_BRANDS: Final = frozenset(
     {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs", b"mif1", b"msf1", b"mif2"}
 )
@@ -46,6 +54,10 @@ def looks_like(data: memoryview) -> str | None:
         return _RIFF.get(head[8:12], "a RIFF file")
     if head[4:8] == b"ftyp":
         return "a HEIC picture" if HEIC_BRANDS.intersection(brands(data)) else "an MP4 or QuickTime video"
+    if _NETPBM.match(head):
+        return "a PPM, PGM, PBM or PAM picture"
+    if any(len(starts := head[at::step]) > 1 and not starts.strip(b"G") for at, step in _TRANSPORT_PACKETS_BYTES):
+        return "an MPEG transport stream"
     return _looks_like_text(head)
 
 

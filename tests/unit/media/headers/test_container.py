@@ -39,7 +39,15 @@ def test_the_bytes_decide(data: bytes, container: str) -> None:
         (b"OggS" + b"\0" * 40, "Ogg"),
         (b"\x89PNG\r\n\x1a\n", "send it as image_url"),
         (b"\0\0\0\x1cftypavif\0\0\0\0avifmif1", "send it as image_url"),
-        (b"G" + b"\0" * 187 + b"G" + b"\0" * 187, "not an accepted video"),
+        ((b"G" + b"\0" * 187) * 2, "looks like an MPEG transport stream"),
+        ((b"\0\1\2\3G" + b"\0" * 187) * 7, "looks like an MPEG transport stream"),
+        (
+            b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\0\xaa\0\x62\xce\x6c" + b"\0" * 9,
+            "looks like a WMV or other ASF file",
+        ),
+        (b"FLV\1\5\0\0\0\x09\0\0\0\0", "looks like an FLV video"),
+        (b"\0\0\1\xba\x44\0\4\0", "looks like an MPEG video"),
+        (b"\x01\x02\x03" * 400, "not an accepted video"),
     ],
 )
 def test_anything_else_is_named_and_told_what_is_accepted(data: bytes, said: str) -> None:
