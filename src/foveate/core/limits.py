@@ -13,5 +13,8 @@ SKELETON_LIMIT: Final = "body_without_media_bytes"
 SCHEME_CHARACTERS_MAX: Final = 64
 """A media URL's scheme ends within this many characters. What has no colon there is bare base64, where that is accepted."""
 
+FETCH_WAITING_LIMIT: Final = "fetch.waiting_max"
+"""The setting that a refusal names when too many transfers wait for their turn."""
+
 ARENA_LIMIT: Final = "limits.arena_bytes_max"
 """The setting that a refusal for want of shared memory names."""

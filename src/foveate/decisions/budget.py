@@ -23,7 +23,7 @@ from foveate.core.errors import (
     TooManyVideos,
     VideoTooLong,
 )
-from foveate.core.limits import ARENA_LIMIT, SKELETON_LIMIT
+from foveate.core.limits import ARENA_LIMIT, FETCH_WAITING_LIMIT, SKELETON_LIMIT
 
 CONTEXT_LIMIT: Final = "max_model_len"
 """The model's context in tokens, by the name that ``/v1/models`` has for it."""
@@ -37,6 +37,7 @@ SERVER_LIMITS: Final = (
     "limits.visual_tokens_in_flight_max",
     "limits.multimodal_waiting_max",
     "limits.requests_max",
+    FETCH_WAITING_LIMIT,
     ARENA_LIMIT,
     SKELETON_LIMIT,
     "server.body_bytes_max",

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from foveate.core.errors import QueueFull
+from foveate.core.limits import FETCH_WAITING_LIMIT
 
 
 @dataclass(slots=True)
@@ -143,7 +144,7 @@ class Gates:
             if waiting >= limit:
                 raise QueueFull(
                     f"{waiting} media downloads wait already; at most {limit} may. Try again shortly.",
-                    limit_name="fetch.waiting_max",
+                    limit_name=FETCH_WAITING_LIMIT,
                     limit=limit,
                     actual=waiting + 1,
                     retry_after_seconds=1.0,

@@ -8,7 +8,9 @@ import random
 import pytest
 
 from foveate.core.errors import QueueFull
+from foveate.core.limits import FETCH_WAITING_LIMIT
 from foveate.media.gates import Gates
+from foveate.observe.table import LIMIT
 
 
 def gates(total: int = 4, host: int = 2, tenant: int = 3, waiting: int = 8) -> Gates:
@@ -94,6 +96,10 @@ async def test_a_full_line_is_told_by_its_name_and_one_tenant_cannot_fill_it() -
         await crowd.gates.enter("h", "c")
     assert (caught.value.limit_name, caught.value.limit, caught.value.actual) == ("fetch.waiting_max", 8, 9)
     await crowd.end()
+
+
+def test_the_limit_that_is_named_here_is_a_value_of_the_metrics_label() -> None:
+    assert FETCH_WAITING_LIMIT in LIMIT.values
 
 
 @pytest.mark.parametrize("seed", range(20))
