@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from foveate.bench import eviction, jpeg, lag, latency
+from foveate.bench import eviction, jpeg, lag, latency, reuse
 from foveate.bench.figures import Figure
 from foveate.core.errors import StartupError
 
@@ -23,6 +23,8 @@ BENCHMARKS: Final[Mapping[str, Callable[[int], list[Figure]]]] = {
     "lag": lag.run,
     "policies": eviction.policies,
     "operations": eviction.operations,
+    "copies": reuse.copies,
+    "flights": reuse.flights,
     "curves": eviction.curves,
 }
 

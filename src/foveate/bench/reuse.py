@@ -1,0 +1,194 @@
+"""What sharing and keeping saves: many requests for one new picture, and putting embeddings into memory against copying them."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from foveate.bench.client import Connection, chat_body
+from foveate.bench.figures import Figure
+from foveate.bench.pictures import encoded, photograph
+from foveate.bench.server import HOST, Running, running
+from foveate.caches.encoder import EncoderCache, EncoderEntry
+from foveate.caches.keys import EncoderKey
+from foveate.core.media import ImageOptions
+from foveate.core.memory import Slot, TensorBundle
+from foveate.runtime.arena import Arena, aligned
+
+AT_ONCE: Final = 32
+QUESTION: Final = "What is in this image?"
+
+EMBEDDING_BYTES: Final = 9 * 10**6
+HELD: Final = 8
+"""Embeddings held, and buffers copied to and from in turn, so that no cache of the processor holds them all."""
+COPIES: Final = 3 * HELD
+
+
+def flights(rounds: int) -> list[Figure]:
+    """Processor time of all the server's processes: 32 requests at once for one new picture, against one request for another."""
+    whole: list[float] = []
+    media: list[float] = []
+    with _origin() as (port, offer), running(*_fetching(port)) as server:
+        _cost(server, offer(0), AT_ONCE)
+        for round_ in range(1, rounds + 1):
+            one, many = offer(2 * round_), offer(2 * round_ + 1)
+            new_one, new_many = _cost(server, one, 1), _cost(server, many, AT_ONCE)
+            known_one, known_many = _cost(server, one, 1), _cost(server, many, AT_ONCE)
+            whole.append(new_many / new_one)
+            media.append((new_many - known_many) / (new_one - known_one))
+    what = (
+        f"CPU time of all processes, {AT_ONCE} requests at once for a new 1080p JPEG by URL / one for another, one token each, "
+        f"{rounds} rounds"
+    )
+    return [
+        Figure(
+            f"{AT_ONCE} requests for one new picture, media work / of one", _media_only(what), tuple(media), "x", 1.2
+        ),
+        Figure(f"{AT_ONCE} requests for one new picture, whole requests / one", what, tuple(whole), "x", 1.2),
+    ]
+
+
+def _media_only(what: str) -> str:
+    return f"{what}; less what as many requests for the same picture cost once it is cached, so that decode, processor and encode remain"
+
+
+def copies(rounds: int) -> list[Figure]:
+    """Put a 9 MB embedding into the encoder cache and read it out again, against copying as many bytes between plain memory."""
+    puts, gets = [], []
+    ring = _Ring()
+    for round_ in range(rounds + 1):
+        plain_in, put = _seconds(ring.copy_in), _seconds(ring.put)
+        plain_out, get = _seconds(ring.copy_out), _seconds(ring.get)
+        if round_:  # the first touches fresh memory
+            puts.append(plain_in / put)
+            gets.append(plain_out / get)
+    what = f"CPU time of {COPIES} copies of {EMBEDDING_BYTES / 1e6:.0f} MB between plain memory / of"
+    return [
+        Figure(
+            "Put of a 9 MB embedding, speed / memcpy",
+            f"{what} allocating, copying in, putting",
+            tuple(puts),
+            "x",
+            0.6,
+            "at least",
+        ),
+        Figure(
+            "Get of a 9 MB embedding, speed / memcpy", f"{what} getting, copying out", tuple(gets), "x", 0.6, "at least"
+        ),
+    ]
+
+
+class _Ring:
+    """Copies in turn: plain ones, and through the cache."""
+
+    def __init__(self) -> None:
+        self.arena = Arena((HELD + 1) * aligned(EMBEDDING_BYTES))
+        self.cache = EncoderCache(HELD * aligned(EMBEDDING_BYTES), self.arena.release, curve_rate=1.0)
+        self.source = np.random.default_rng(1).integers(0, 256, EMBEDDING_BYTES, np.uint8)
+        self.plain: list[npt.NDArray[np.uint8]] = [np.zeros_like(self.source) for _ in range(HELD)]
+        self.out = np.zeros_like(self.source)
+        self.number = 0
+
+    def copy_in(self, number: int) -> None:
+        np.copyto(self.plain[number % HELD], self.source)
+
+    def copy_out(self, number: int) -> None:
+        np.copyto(self.out, self.plain[number % HELD])
+
+    def put(self, number: int) -> None:
+        self.number += 1
+        if self.cache.stats().entries == HELD:
+            self.cache.shrink(1)
+        slot = self.arena.allocate(EMBEDDING_BYTES)
+        np.copyto(self._bytes(slot), self.source)
+        entry = EncoderEntry("", 1, {}, TensorBundle(slot, (), slot.size), {"vision_encode": 30.0})
+        lease = self.cache.put(_key(self.number), entry, aligned(slot.size))
+        assert lease is not None
+        lease.release()
+
+    def get(self, number: int) -> None:
+        lease = self.cache.get(_key(self.number - number % HELD))
+        assert lease is not None
+        with lease:
+            np.copyto(self.out, self._bytes(lease.entry.slot))
+
+    def _bytes(self, slot: Slot) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(self.arena.view(slot), np.uint8)
+
+
+def _key(number: int) -> EncoderKey:
+    return EncoderKey(f"{number:064x}", "p", ImageOptions(), "e")
+
+
+def _seconds(copy: Callable[[int], None]) -> float:
+    started = time.process_time()
+    for number in range(COPIES):
+        copy(number)
+    return time.process_time() - started
+
+
+@contextmanager
+def _origin() -> Iterator[tuple[int, Callable[[int], str]]]:
+    """Serve pictures on a port of this machine. Yields the port, and what makes a new picture and returns its URL."""
+    pictures: dict[str, bytes] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = pictures[self.path]
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: what a benchmark prints is its figures."""
+
+    server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, name="origin", daemon=True)
+    thread.start()
+
+    def offer(seed: int) -> str:
+        path = f"/{seed}.jpg"
+        pictures[path] = encoded(photograph(1920, 1080, 1000 + seed), quality=85)
+        return f"http://{HOST}:{server.server_port}{path}"
+
+    try:
+        yield server.server_port, offer
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _fetching(port: int) -> tuple[str, ...]:
+    return ("--fetch-http-allowed", "--fetch-private-networks", f"{HOST}/32", "--fetch-ports", str(port))
+
+
+def _cost(server: Running, url: str, requests: int) -> float:
+    """Return the CPU seconds that the server spends on requests at once for one picture."""
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
+    body = chat_body(parts, model=server.model, tokens=1)
+    with ThreadPoolExecutor(requests) as clients:
+        together = threading.Barrier(requests + 1)
+
+        def ask() -> int:
+            with Connection(HOST, server.port) as connection:
+                together.wait()
+                return connection.ask(body).status
+
+        asked = [clients.submit(ask) for _ in range(requests)]
+        before = server.cpu_seconds()
+        together.wait()
+        statuses = {each.result() for each in asked}
+        spent = server.cpu_seconds() - before
+    if statuses != {200}:
+        raise AssertionError(f"requests for one picture were answered with {statuses}")
+    return spent
