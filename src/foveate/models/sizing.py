@@ -196,6 +196,7 @@ class WholePatchSizing:
             raise ImageShapeRefused(
                 f"The model cannot take a picture whose longer side is more than {side} times its shorter side.",
                 detail=f"{width}x{height}: the shorter side becomes zero pixels",
+                limit_name="side_ratio",
                 limit=side,
                 actual=max(width, height) / min(width, height),
             )

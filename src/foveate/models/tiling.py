@@ -59,6 +59,7 @@ class AnyResolutionSizing:
             raise ImageShapeRefused(
                 "The model cannot take a picture of this length in a prompt with several pictures.",
                 detail=f"{width}x{height} is padded to a square",
+                limit_name="side_pixels",
                 limit=math.isqrt(SQUARE_PIXELS_MAX),
                 actual=max(width, height),
             )
