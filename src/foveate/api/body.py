@@ -16,6 +16,7 @@ import msgspec
 
 from foveate.api.structure import check_structure
 from foveate.api.wire import Wire
+from foveate.core.budget import Caller
 from foveate.core.clock import now
 from foveate.core.errors import BodyTooLarge, DeadlineExceeded, InvalidParameter, MediaUnsupported
 from foveate.core.limits import SKELETON_BYTES_MAX, SKELETON_LIMIT
@@ -48,8 +49,11 @@ class BodyReader:
     closed. ``on_large`` is called when the body turns out to be large, before room is taken for it, and may refuse it.
     """
 
-    def __init__(self, service: Service, wire: Wire, *, seconds_max: float, on_large: Callable[[], None]) -> None:
+    def __init__(
+        self, service: Service, wire: Wire, caller: Caller, *, seconds_max: float, on_large: Callable[[], None]
+    ) -> None:
         self._service = service
+        self._caller = caller
         self._wire = wire
         self._seconds_max = seconds_max
         self._on_large = on_large
@@ -119,7 +123,7 @@ class BodyReader:
         size = 0
         if length is not None and length >= self._service.inline_bytes_min:
             self._on_large()
-            buffer = await held.enter_async_context(self._service.body(length))
+            buffer = await held.enter_async_context(self._service.body(length, self._caller))
         async for chunk in chunks:
             size += len(chunk)
             if size > self._service.body_bytes_max:
@@ -127,7 +131,7 @@ class BodyReader:
             if buffer is None and size >= self._service.inline_bytes_min:
                 # No length was announced: room for the most that may come.
                 self._on_large()
-                buffer = await held.enter_async_context(self._service.body(self._service.body_bytes_max))
+                buffer = await held.enter_async_context(self._service.body(self._service.body_bytes_max, self._caller))
                 for earlier in small:
                     buffer.write(earlier)
                 small.clear()

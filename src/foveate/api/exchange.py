@@ -105,7 +105,7 @@ class Exchange(Response, ABC):
             raise self._aborted_by or FoveateError(detail="the exchange's scope ended by itself") from None
 
     async def _serve(self, wire: Wire, caller: Caller, place: Place, tasks: asyncio.TaskGroup) -> None:
-        reader = BodyReader(self.service, wire, seconds_max=self._body_seconds_max, on_large=place.large)
+        reader = BodyReader(self.service, wire, caller, seconds_max=self._body_seconds_max, on_large=place.large)
         async with AsyncExitStack() as pictures:
             async with AsyncExitStack() as buffer:
                 received = await reader.receive(buffer)

@@ -41,6 +41,8 @@ class ArenaSink:
         self._hold: SlotHold | None = None
         self._written = 0
         self._announced = bytes_max
+        self.taken = False
+        """Whether the bytes were handed over."""
 
     def __enter__(self) -> ArenaSink:
         return self
@@ -89,6 +91,7 @@ class ArenaSink:
         if self._hold is None or self._written == 0:
             raise MediaUndecodable("The media is empty.")
         hold, self._hold = self._hold, None
+        self.taken = True
         hold.shrink(self._written)
         return hold
 

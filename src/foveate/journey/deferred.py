@@ -63,9 +63,9 @@ class Deferred:
         """See the port. Raises EngineUnavailable while loading."""
         return self._loaded().caches()
 
-    def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:
+    def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:
         """See the port. Raises EngineUnavailable while loading."""
-        return self._loaded().body(bytes_max)
+        return self._loaded().body(bytes_max, caller)
 
     def unpack(self, buffer: BodyBuffer) -> AbstractAsyncContextManager[Unpacked]:
         """See the port."""

@@ -47,6 +47,7 @@ class _Tenant:
     """What one tenant has under way. Kept only while that is anything, so that there are never more of these than requests."""
 
     requests: int = 0
+    charges: int = 0
     used: dict[Quantity, int] = field(default_factory=_nothing)
     arriving: int = 0
     """Bytes of transfers that its requests wait for, which are charged when they have come."""
@@ -76,18 +77,23 @@ class InFlight:
         """What is under way of all requests."""
         return self._used[quantity]
 
-    def open(self, caller: Caller) -> Charge:
-        """Count a multimodal request in. Raises HouseFull when its tenant has as many under way as its tier allows."""
+    def open(self, caller: Caller, came: Charge | None = None) -> Charge:
+        """Count a multimodal request in; it takes over what ``came`` with its body. Raises HouseFull when its tenant has as many under way
+        as its tier allows.
+        """
         tenant = self._tenants.get(caller.tenant)
         limit = caller.budget.max_tenant_requests
         under_way = 0 if tenant is None else tenant.requests
         if under_way >= limit:
             raise _full("requests with pictures", "max_tenant_requests", limit, under_way + 1)
-        if tenant is None:
-            tenant = self._tenants[caller.tenant] = _Tenant()
-        tenant.requests += 1
-        self.requests += 1
-        return Charge(self, caller)
+        charge = Charge(self, caller, counted=True)
+        if came is not None:
+            charge.take_over(came)
+        return charge
+
+    def arrive(self, caller: Caller) -> Charge:
+        """Return an account of what comes with a body, before it is known to be a request."""
+        return Charge(self, caller, counted=False)
 
     def transfer(self, name: Hashable) -> Transfer:
         """Open an account of bytes that are arriving, perhaps for several requests, which know the transfer by ``name``."""
@@ -189,14 +195,19 @@ class Wait:
 
 
 class Charge:
-    """What one request has under way. :meth:`release` gives all of it back, once."""
+    """What one request has under way. :meth:`release` gives all of it back, once. Not ``counted``: it is no request yet."""
 
-    def __init__(self, accounts: InFlight, caller: Caller) -> None:
+    def __init__(self, accounts: InFlight, caller: Caller, *, counted: bool) -> None:
         self._accounts = accounts
         self._caller = caller
         self._held = _nothing()
         self._arriving = 0
         self._open = True
+        self._counted = int(counted)
+        tenant = accounts._tenants.setdefault(caller.tenant, _Tenant())
+        tenant.charges += 1
+        tenant.requests += self._counted
+        accounts.requests += self._counted
 
     def held(self, quantity: Quantity) -> int:
         """What this request was charged."""
@@ -250,6 +261,13 @@ class Charge:
         """Charge what ``total`` has more than was charged already. Raises as :meth:`add`."""
         self.add(quantity, total - self._held[quantity])
 
+    def take_over(self, other: Charge) -> None:
+        """Have what another account of the same tenant was charged."""
+        assert other._caller.tenant == self._caller.tenant
+        for quantity, amount in other._held.items():
+            self._held[quantity] += amount
+        other._held = _nothing()
+
     def release(self) -> None:
         """Give everything back, and count the request out. Again is harmless."""
         if not self._open:
@@ -260,9 +278,10 @@ class Charge:
             self._accounts._take_off(quantity, amount)
             tenant.used[quantity] -= amount
         tenant.arriving -= self._arriving
-        self._accounts.requests -= 1
-        tenant.requests -= 1
-        if not tenant.requests:
+        self._accounts.requests -= self._counted
+        tenant.requests -= self._counted
+        tenant.charges -= 1
+        if not tenant.charges:
             assert not any(tenant.used.values()), "a tenant without requests has nothing under way"
             del self._accounts._tenants[self._caller.tenant]
 

@@ -8,7 +8,7 @@ from foveate.caches.aliases import Content
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.budget import Adjustment, Budget
-from foveate.core.media import Blob, FramePick, ImageHeader, ImageOptions, VideoHeader
+from foveate.core.media import Blob, FramePick, ImageHeader, ImageOptions, InlineRef, VideoHeader
 from foveate.core.memory import Slot
 from foveate.core.request import MediaPart, Request
 from foveate.core.stages import Span
@@ -190,9 +190,17 @@ class Job:
 
     @property
     def bytes_here(self) -> int:
-        """Encoded bytes of its media that are here, repeats as often as they count."""
-        sizes = [(item.blob.digest, item.blob.size) for item in self.items if item.blob is not None]
+        """Encoded bytes of its media that are here, those of an unpacked body included; repeats as often as they count."""
+        blobs = [item.blob or self._came(item) for item in self.items]
+        sizes = [(blob.digest, blob.size) for blob in blobs if blob is not None]
         return sum(size for _, size in sizes) if self.budget.count_repeats else sum(dict(sizes).values())
+
+    def _came(self, item: Item) -> Blob | None:
+        """Return what came with an unpacked body for an item that has not been given it yet."""
+        if self.unpacked is None or not isinstance(item.part.ref, InlineRef):
+            return None
+        found = self.unpacked.blobs[item.part.ref.index]
+        return found if isinstance(found, Blob) else None
 
     def release(self) -> None:
         """Give back everything the request holds. Safe to call again."""

@@ -19,6 +19,7 @@ from foveate.core.request import Request
 from foveate.engines.port import FinishEvent, TokenEvent
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.holds import SlotHold
+from foveate.journey.in_flight import Charge
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class Unpacked(msgspec.Struct, frozen=True):
 
     ``skeleton`` is the body's JSON in which each ``data:`` URL value (of an ``image_url``) is replaced by the string ``inline:<index>``,
     with index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``.
-    ``hold`` keeps the blobs' bytes; every user of a blob retains it.
+    ``hold`` keeps the blobs' bytes; every user of a blob retains it. ``charge`` accounts for them until the request does.
     """
 
     skeleton: bytes
@@ -55,6 +56,7 @@ class Unpacked(msgspec.Struct, frozen=True):
     started_at: float
     ended_at: float
     hold: SlotHold | None = None
+    charge: Charge | None = None
 
 
 class UrlTerms(msgspec.Struct, frozen=True):
@@ -139,7 +141,7 @@ class BodyBuffer(Protocol):
     """A place in the arena that a request body is received into, chunk by chunk. Leaving the context gives it back."""
 
     def write(self, chunk: bytes) -> None:
-        """Append. Raises BodyTooLarge beyond the size it was opened with."""
+        """Append. Raises BodyTooLarge beyond the size it was opened with, ArenaFull, HouseFull, MediaTotalTooLarge."""
         ...
 
     @property
@@ -205,8 +207,8 @@ class Service(Protocol):
         """What an operator may do with the caches."""
         ...
 
-    def body(self, bytes_max: int) -> AbstractAsyncContextManager[BodyBuffer]:
-        """Open a buffer for a large body. Raises ArenaFull."""
+    def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:
+        """Open a buffer for a large body, whose media bytes are charged to the caller as they come. Raises ArenaFull."""
         ...
 
     def unpack(self, buffer: BodyBuffer) -> AbstractAsyncContextManager[Unpacked]:

@@ -67,7 +67,7 @@ def _naming(beyond: Sequence[MediaPart]) -> Iterator[None]:
 def count_in(job: Job, tools: Tools) -> None:
     """Open the account of a request with media. Raises HouseFull when its tenant has too many under way."""
     if job.request.media:
-        job.charge = tools.in_flight.open(job.request.caller)
+        job.charge = tools.in_flight.open(job.request.caller, None if job.unpacked is None else job.unpacked.charge)
 
 
 async def read_prompt(job: Job, tools: Tools) -> None:

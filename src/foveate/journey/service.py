@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from foveate.core.budget import Caller
 from foveate.core.clock import now
-from foveate.core.errors import ArenaFull, BodyTooLarge, DeadlineExceeded, Draining, FoveateError
+from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, FoveateError
 from foveate.core.limits import ARENA_LIMIT
+from foveate.core.media import Blob
 from foveate.core.request import Request
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
-from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.estimate import estimate
 from foveate.journey.holds import SlotHold
@@ -21,6 +21,7 @@ from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
+from foveate.journey.upload import Upload
 from foveate.media.headers.container import VIDEO_FORMATS
 from foveate.media.messages import JobFailed, Unpack, UnpackDone
 from foveate.observe.ledger import Outcome, RequestLedger
@@ -83,29 +84,25 @@ class Journey:
         self.tools.observer.ended(ledger.end(outcome, error_code=code, limit_name=limit_name, at=now()))
 
     @asynccontextmanager
-    async def body(self, bytes_max: int) -> AsyncIterator[BodyBuffer]:
+    async def body(self, bytes_max: int, caller: Caller) -> AsyncIterator[BodyBuffer]:
         """Open a buffer for a large body."""
         room = min(bytes_max, self.body_bytes_max)
-        with ArenaSink(
-            self.tools.arena,
-            room,
-            take=self._take_for_body,
-            too_large=BodyTooLarge,
-            limit_name="server.body_bytes_max",
-        ) as buffer:
+        with Upload(self.tools, room, caller, take=self._take_for_body) as buffer:
             buffer.open(room)
             yield buffer
 
     @asynccontextmanager
     async def unpack(self, buffer: BodyBuffer) -> AsyncIterator[Unpacked]:
         """Let a media worker take the inline pictures out of a large body."""
-        assert isinstance(buffer, ArenaSink)
+        assert isinstance(buffer, Upload)
         self.check_open()
         body = buffer.take()
+        charge = buffer.charge
         try:
             out = take(self.tools, body.slot.size)
         except BaseException:
             body.release()
+            charge.release()
             raise
         try:
             try:
@@ -118,16 +115,19 @@ class Journey:
                 default=out.slot.offset,
             )
             out.shrink(max(end - out.slot.offset, 1))
-            blobs = (entry.error if entry.blob is None else entry.blob for entry in done.blobs)
+            blobs = tuple(entry.error if entry.blob is None else entry.blob for entry in done.blobs)
+            charge.top_up("bytes", sum(blob.size for blob in blobs if isinstance(blob, Blob)))
             yield Unpacked(
                 done.skeleton,
                 tuple(blob for blob in blobs if blob is not None),
                 started_at=done.started_at,
                 ended_at=now(),
                 hold=out,
+                charge=charge,
             )
         finally:
             out.release()
+            charge.release()
 
     def _take_for_body(self, size: int) -> SlotHold:
         """Bodies on their way may fill half of the arena, so that slow or idle uploads do not keep everyone else's pictures out."""

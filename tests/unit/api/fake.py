@@ -222,7 +222,7 @@ class FakeService:
         return self.ready
 
     @asynccontextmanager
-    async def body(self, bytes_max: int) -> AsyncIterator[BodyBuffer]:
+    async def body(self, bytes_max: int, caller: Caller) -> AsyncIterator[BodyBuffer]:
         self.buffers.append(FakeBuffer(bytes_max))
         self.open_buffers += 1
         self.entered.set()
