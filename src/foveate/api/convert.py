@@ -24,6 +24,8 @@ from foveate.api.schema import (
     InputVideoContent,
     MediaIo,
     Message,
+    ProcessorKwargs,
+    ProcessorSize,
     StreamOptions,
     TextContent,
     VideoContent,
@@ -33,7 +35,7 @@ from foveate.api.schema import (
 from foveate.core.budget import Caller
 from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, UrlInvalid, UrlRefused
 from foveate.core.limits import SCHEME_CHARACTERS_MAX
-from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, NamedRef, UrlRef
+from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, NamedRef, ProcessorOptions, UrlRef
 from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn, VideoPart
 
 _COMPLETION_TOKENS_DEFAULT: Final = 16
@@ -76,6 +78,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
         stream=bool(body.stream),
         include_usage=_include_usage(body),
         caller=arrival.caller,
+        processor=_processor(body),
     )
 
 
@@ -155,6 +158,17 @@ def _video_sampling(body: ChatRequest) -> VideoSampling:
         return VideoSampling()
     parameters.check_extras(given.video.model_extra, {}, own=VideoSampling.model_fields, at=f"{at}video.")
     return given.video
+
+
+def _processor(body: ChatRequest) -> ProcessorOptions:
+    given = body.mm_processor_kwargs
+    if given is None:
+        return ProcessorOptions()
+    at = "mm_processor_kwargs."
+    parameters.check_extras(given.model_extra, parameters.PROCESSOR, own=ProcessorKwargs.model_fields, at=at)
+    size = given.size or ProcessorSize()
+    parameters.check_extras(size.model_extra, {}, own=ProcessorSize.model_fields, at=f"{at}size.")
+    return ProcessorOptions(given.min_pixels, given.max_pixels, size.shortest_edge, size.longest_edge)
 
 
 class _Turns:

@@ -150,6 +150,27 @@ MEDIA_IO: Final[Mapping[str, Accepts]] = {"image": _empty, "audio": _empty}
 """Fields of ``media_io_kwargs`` beside ``video``."""
 
 
+PROCESSOR: Final[Mapping[str, Accepts]] = {
+    "crop_to_patches": _never,
+    "do_image_splitting": _never,
+    "do_normalize": _never,
+    "do_pan_and_scan": _never,
+    "do_rescale": _never,
+    "do_resize": _never,
+    "fps": _never,
+    "max_dynamic_patch": _never,
+    "max_image_size": _never,
+    "max_patches": _never,
+    "min_dynamic_patch": _never,
+    "min_patches": _never,
+    "num_crops": _never,
+    "num_frames": _never,
+    "truncation": _never,
+    "use_audio_in_video": _never,
+}
+"""Fields of ``mm_processor_kwargs`` beside those that are allowed."""
+
+
 def check_extras(
     extras: Mapping[str, Any] | None, table: Mapping[str, Accepts], *, own: Iterable[str], at: str = ""
 ) -> None:

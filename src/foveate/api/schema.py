@@ -178,6 +178,24 @@ class MediaIo(_Open):
     video: VideoSampling | None = None
 
 
+Pixels = Annotated[Whole, Field(ge=1, le=TOKENS_MAX)] | None
+
+
+class ProcessorSize(_Open):
+    """The picture processor's own `size`: numbers of pixels for Qwen's, a longest side for Pixtral's and Idefics3's."""
+
+    shortest_edge: Pixels = None
+    longest_edge: Pixels = None
+
+
+class ProcessorKwargs(_Open):
+    """How large pictures are to be when the model sees them, where its processor can be told. Never more than model and budget allow."""
+
+    min_pixels: Pixels = Field(None, description="Smaller pictures are scaled up to so many pixels.")
+    max_pixels: Pixels = Field(None, description="Larger pictures are scaled down to so many pixels.")
+    size: ProcessorSize | None = None
+
+
 Content = Annotated[
     Annotated[str, Tag("$string")]
     | Annotated[
@@ -255,6 +273,7 @@ class ChatRequest(Generation):
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: Whole | None = Field(None, ge=1, le=TOKENS_MAX, description="The same as `max_tokens`.")
     media_io_kwargs: MediaIo | None = None
+    mm_processor_kwargs: ProcessorKwargs | None = None
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
 

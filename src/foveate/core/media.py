@@ -78,6 +78,7 @@ class ImageOptions(msgspec.Struct, frozen=True, order=True):
 
     ``pixels_max`` (0: the model's own limit) is what ``detail: low`` lowers. ``several`` tells whether the prompt holds more than one
     picture, for the families that encode a picture differently then (LLaVA-OneVision); the adapter clears it for all others.
+    ``pixels_min`` (0: the model's own) is what smaller pictures are scaled up to, where a request may say so.
     ``fit_width`` and ``fit_height`` (0: as it is) are the size that the decoded picture is scaled down to before the processor sees it,
     because a budget says so; no adapter clears them.
     """
@@ -86,6 +87,19 @@ class ImageOptions(msgspec.Struct, frozen=True, order=True):
     several: bool = False
     fit_width: int = 0
     fit_height: int = 0
+    pixels_min: int = 0
+
+
+class ProcessorOptions(msgspec.Struct, frozen=True):
+    """What a request asks of the picture processor, in the words of vLLM's ``mm_processor_kwargs``; None: nothing.
+
+    The first two are pixels of the picture after its scaling. The edges are the processor's own ``size``, whose unit depends on the model.
+    """
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    shortest_edge: int | None = None
+    longest_edge: int | None = None
 
 
 class Appearance(msgspec.Struct, frozen=True):

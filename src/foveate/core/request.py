@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from foveate.core.budget import Caller
-from foveate.core.media import Detail, MediaRef
+from foveate.core.media import Detail, MediaRef, ProcessorOptions
 
 Role = str
 
@@ -83,7 +83,7 @@ class Request(msgspec.Struct, frozen=True):
 
     ``received_at`` is when the last byte of the body had arrived (monotonic seconds): time to first token counts from here.
     ``caller`` says who asks, and carries the budget that holds for the whole request.
-    ``sampling.tokens_max`` of 0 means "as much as fits the context".
+    ``processor`` holds for all of its media. ``sampling.tokens_max`` of 0 means "as much as fits the context".
     """
 
     id: str
@@ -96,6 +96,7 @@ class Request(msgspec.Struct, frozen=True):
     stream: bool = False
     include_usage: bool = False
     caller: Caller = Caller()
+    processor: ProcessorOptions = ProcessorOptions()
 
     @property
     def images(self) -> list[ImagePart]:

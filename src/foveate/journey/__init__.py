@@ -25,9 +25,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
-from foveate.core.media import ImageOptions
 from foveate.core.request import ImagePart, MediaPart, Request
 from foveate.core.stages import Span
 from foveate.journey.job import Item, Job
@@ -109,7 +110,8 @@ def item_of(part: MediaPart, job: Job, tools: Tools) -> Item:
     low = isinstance(part, ImagePart) and part.detail == "low"
     # How many frames a video has is not known yet; it is taken to have several.
     several = len(job.request.media) > 1 or bool(job.request.videos)
-    wanted = ImageOptions(pixels_max=tools.limits.detail_low_pixels if low else 0, several=several)
+    bounds = [bound for bound in (job.asked.pixels_max, tools.limits.detail_low_pixels if low else 0) if bound]
+    wanted = replace(job.asked, pixels_max=min(bounds, default=0), several=several)
     ledger = job.ledger.item(part.index)
     if job.unpacked is not None:
         ledger.span(Span("media_fetch", job.unpacked.started_at, job.unpacked.ended_at))

@@ -19,7 +19,7 @@ from foveate.journey import begin_media, take_steps
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Estimate, ItemEstimate
 from foveate.journey.recall import judge_held
-from foveate.journey.s1_admit import count_in, judge_pictures, judge_videos, read_prompt, take_place
+from foveate.journey.s1_admit import count_in, judge_pictures, judge_videos, read_options, read_prompt, take_place
 from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
@@ -61,7 +61,7 @@ class Refusals:
 async def estimate(job: Job, tools: Tools) -> Estimate:
     """Price a request. Raises only what is no refusal: cancellation, and failures of the server itself."""
     refusals = Refusals()
-    refusals.check((lambda: judge_pictures(job), lambda: judge_videos(job)))
+    refusals.check((lambda: judge_pictures(job), lambda: judge_videos(job), lambda: read_options(job, tools)))
     with refusals.collected():
         await read_prompt(job, tools)
     with refusals.collected():

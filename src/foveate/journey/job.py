@@ -155,6 +155,7 @@ class Item:
 @dataclass
 class Job:
     """One request under way. ``rules`` are those that held when it began, ``scope`` says whose cache entries it meets.
+    ``asked`` is what it asks of the picture processor.
 
     ``contents`` has the first item of each content, by digest. ``charge`` is what it has under way; None for text.
     """
@@ -164,6 +165,7 @@ class Job:
     deadline: float
     rules: Rules
     scope: str = ""
+    asked: ImageOptions = field(default_factory=ImageOptions)
     unpacked: Unpacked | None = None
     place: Places | None = None
     charge: Charge | None = None

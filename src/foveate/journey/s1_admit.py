@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from foveate.core.clock import now
-from foveate.core.errors import ErrorRecord, FoveateError, InvalidParameter, PromptTooLong
+from foveate.core.errors import ErrorRecord, FoveateError, ImageTooLarge, InvalidParameter, PromptTooLong
 from foveate.core.media import InlineRef
 from foveate.core.request import MediaPart
 from foveate.core.stages import Span
@@ -23,9 +23,10 @@ from foveate.journey.tools import Tools
 async def admit(job: Job, tools: Tools) -> None:
     """Count the media, read the prompt, take a place.
 
-    Raises TooManyImages, TooManyVideos, PromptInvalid, PromptTooLong, HouseFull.
+    Raises TooManyImages, TooManyVideos, UnsupportedParameter, InvalidParameter, PromptInvalid, PromptTooLong, HouseFull.
     """
     judge_parts(job)
+    read_options(job, tools)
     count_in(job, tools)
     await read_prompt(job, tools)
     await take_place(job, tools)
@@ -51,6 +52,20 @@ def judge_videos(job: Job) -> None:
     videos = job.request.videos
     with _naming(videos[job.budget.max_videos :]):
         budget.judge_videos(job.budget, len(videos))
+
+
+def read_options(job: Job, tools: Tools) -> None:
+    """Set what the request asks of the picture processor. Raises UnsupportedParameter, InvalidParameter, ImageTooLarge."""
+    asked = tools.prompt_side.wanted(job.request.processor)
+    if asked.pixels_min > job.budget.max_image_pixels:
+        raise ImageTooLarge(
+            f"Pictures should be scaled up to more than the {job.budget.max_image_pixels} pixels allowed.",
+            param="mm_processor_kwargs",
+            limit_name="max_image_pixels",
+            limit=job.budget.max_image_pixels,
+            actual=asked.pixels_min,
+        )
+    job.asked = asked
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from foveate.core.media import ImageOptions
+from foveate.core.media import ImageOptions, ProcessorOptions
 from foveate.core.request import Turn
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class PromptSide(Protocol):
 
     def options(self, options: ImageOptions) -> ImageOptions:
         """Return ``options`` without the fields that make no difference for this model: equal results, equal keys."""
+        ...
+
+    def wanted(self, asked: ProcessorOptions) -> ImageOptions:
+        """Return what a request asks of the processor. Raises UnsupportedParameter for what it cannot be told, InvalidParameter."""
         ...
 
     def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from foveate.core.errors import PromptInvalid
-from foveate.core.media import ImageOptions
+from foveate.core.media import ImageOptions, ProcessorOptions
 from foveate.core.request import Turn
+from foveate.models.asked import wanted
 from foveate.models.families import Family, picture_token_id
 from foveate.models.port import RenderedPrompt, VisualEstimate
 from foveate.models.template import ChatTemplate, template_of
@@ -28,6 +29,7 @@ class TransformersPromptSide:
     def __init__(self, family: Family, processor: Any, config: Any, processor_version: str) -> None:
         text = config.get_text_config()
         self.family = family.name
+        self._title = family.title
         self.context_tokens_max = int(text.max_position_embeddings)
         self.vocabulary_size = int(text.vocab_size)
         self.processor_version = processor_version
@@ -43,6 +45,10 @@ class TransformersPromptSide:
         """Return ``options`` without the fields that make no difference for this model; the size to fit stays, it comes first."""
         reduced = self._sizing.options(options)
         return msgspec.structs.replace(reduced, fit_width=options.fit_width, fit_height=options.fit_height)
+
+    def wanted(self, asked: ProcessorOptions) -> ImageOptions:
+        """Return what a request asks of the processor. Raises UnsupportedParameter for what it cannot be told, InvalidParameter."""
+        return wanted(asked, self._sizing.takes(), self._title)
 
     def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
         """Price a picture of ``width`` x ``height`` displayed pixels:

@@ -20,6 +20,7 @@ import msgspec
 
 from foveate.core.errors import ImageShapeRefused
 from foveate.core.media import ImageOptions
+from foveate.models.asked import Takes
 
 FLOAT_BYTES = 4
 INDEX_BYTES = 8
@@ -51,6 +52,10 @@ class Sizing(Protocol):
     """Answers for one loaded processor. ``processor`` is a transformers processor."""
 
     def __init__(self, processor: Any) -> None: ...
+
+    def takes(self) -> Takes:
+        """Return what a request may ask of the processor."""
+        ...
 
     def options(self, options: ImageOptions) -> ImageOptions:
         """Return ``options`` reduced to what makes a difference here, equal results having equal options."""
@@ -104,7 +109,8 @@ def image_arguments(processor: Any, told: Mapping[str, Any]) -> dict[str, Any]:
 class PatchSizing:
     """Qwen's processors:
 
-    any size, in patches of merge x patch pixels. ``pixels_max`` lowers the resized picture's pixels.
+    any size, in patches of merge x patch pixels. ``pixels_max`` lowers the most pixels of the resized picture, ``pixels_min`` sets
+    the fewest.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -116,15 +122,21 @@ class PatchSizing:
             self._image.temporal_patch_size
         )
 
+    def takes(self) -> Takes:
+        return Takes(self._high, pixels_min=True, edges="pixels")
+
     def options(self, options: ImageOptions) -> ImageOptions:
-        return ImageOptions(pixels_max=options.pixels_max if 0 < options.pixels_max < self._high else 0)
+        high = options.pixels_max if 0 < options.pixels_max < self._high else 0
+        most = high or self._high
+        low = min(options.pixels_min, most)
+        return ImageOptions(pixels_max=high, pixels_min=0 if low == min(self._low, most) else low)
 
     def _bounds(self, options: ImageOptions) -> tuple[int, int]:
         high = options.pixels_max or self._high
-        return min(self._low, high), high
+        return min(options.pixels_min or self._low, high), high
 
     def arguments(self, options: ImageOptions) -> dict[str, Any]:
-        if not options.pixels_max:
+        if not options.pixels_max and not options.pixels_min:
             return {}
         low, high = self._bounds(options)
         return {"size": {"shortest_edge": low, "longest_edge": high}}
@@ -149,6 +161,9 @@ class CropSizing:
         if processor.vision_feature_select_strategy == "default":
             self._rows -= 1
 
+    def takes(self) -> Takes:
+        return Takes()
+
     def options(self, options: ImageOptions) -> ImageOptions:
         return ImageOptions()
 
@@ -169,6 +184,9 @@ class WholePatchSizing:
     def __init__(self, processor: Any) -> None:
         self._patch: int = processor.patch_size * processor.spatial_merge_size
         self._high: int = processor.image_processor.size["longest_edge"]
+
+    def takes(self) -> Takes:
+        return Takes(self._high**2, edges="side")
 
     def options(self, options: ImageOptions) -> ImageOptions:
         side = max(math.isqrt(options.pixels_max), self._patch)

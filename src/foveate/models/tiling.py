@@ -7,6 +7,7 @@ from typing import Any
 
 from foveate.core.errors import ImageShapeRefused
 from foveate.core.media import ImageOptions
+from foveate.models.asked import Takes
 from foveate.models.sizing import INDEX_BYTES, Cost, image_arguments, shape_only, tile_bytes
 
 SQUARE_PIXELS_MAX = 1 << 28
@@ -32,6 +33,9 @@ class AnyResolutionSizing:
             self._tile = int(size.height or size.shortest_edge)
         shape = crop if self._image.do_center_crop else size
         self._height, self._width = int(shape.height or size.shortest_edge), int(shape.width or size.shortest_edge)
+
+    def takes(self) -> Takes:
+        return Takes()
 
     def options(self, options: ImageOptions) -> ImageOptions:
         return ImageOptions(several=options.several and self._onevision)
@@ -84,6 +88,9 @@ class GridSizing:
 
     def _side(self, options: ImageOptions) -> int:
         return max(1, math.isqrt(options.pixels_max) // self._tile) * self._tile
+
+    def takes(self) -> Takes:
+        return Takes(self._high**2, edges="side")
 
     def options(self, options: ImageOptions) -> ImageOptions:
         side = self._side(options)
@@ -147,6 +154,9 @@ class TileSizing:
     def _tiles_max(self, options: ImageOptions) -> int:
         return max(1, options.pixels_max // (self._height * self._width))
 
+    def takes(self) -> Takes:
+        return Takes(self._high * self._height * self._width)
+
     def options(self, options: ImageOptions) -> ImageOptions:
         tiles = self._tiles_max(options)
         return ImageOptions(
@@ -179,6 +189,9 @@ class SquareSizing:
         self._cost = Cost(
             tokens, int(processor.image_seq_length), (tile_bytes(int(size["height"]), int(size["width"])),)
         )
+
+    def takes(self) -> Takes:
+        return Takes()
 
     def options(self, options: ImageOptions) -> ImageOptions:
         return ImageOptions()

@@ -145,6 +145,24 @@ def test_a_guessed_name(scoped: Server, right: Right) -> None:
 
 
 @field_case(
+    89, "one picture with two values of `max_pixels`: the second is smaller, and not taken from the first", ANSWERED
+)
+def test_options_are_part_of_the_key(http: httpx.Client, right: Right) -> None:
+    url = url_of(one("red", "circle", seed=89, size=(448, 448)))
+    asked = [ask(url, mm_processor_kwargs={"max_pixels": pixels}) for pixels in (100_000, 20_000)]
+    full = tokens(http, asked[0])
+    assert [cached(http, body) for body in asked] == [[True], [False]]
+    right.check(http.post(CHAT, json=asked[1]))
+    assert tokens(http, asked[1]) < full == tokens(http, asked[0])
+
+
+@field_case(89, "`max_pixels` beyond what the model makes of a picture", Right(400, "invalid_parameter"))
+def test_options_stay_within_the_model_s_limits(http: httpx.Client, right: Right) -> None:
+    body = ask(url_of(one("red", "circle")), mm_processor_kwargs={"max_pixels": 10**9})
+    right.check(http.post(CHAT, json=body), param="mm_processor_kwargs.max_pixels")
+
+
+@field_case(
     92, "another tenant's picture, with tenants kept apart: it takes every stage that a new one takes", ANSWERED
 )
 def test_no_hit_tells_of_another_tenants_pictures(scoped: Server, right: Right) -> None:

@@ -87,6 +87,7 @@ GROUPS: dict[str, dict[int, str]] = {
         84: "Hash ignores shape",
         86: "Key cut down to 16 bits",
         88: "Client's name is the only key",
+        89: "Processor options missing from the key",
         92: "Hit latency reveals other tenants' content",
         98: "Requests without a tenant",
         99: "Stale after a model or processor change",

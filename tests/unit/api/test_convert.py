@@ -10,8 +10,16 @@ from tests.unit.api.asking import ARRIVAL, parsed, parsed_completion, refusal_of
 from tests.unit.api.fake import chat, with_parts
 
 from foveate.api.convert import Arrival
-from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, Refused, UrlInvalid, UrlRefused
-from foveate.core.media import DataRef, InlineRef, NamedRef, UrlRef
+from foveate.core.errors import (
+    DataUrlInvalid,
+    InvalidParameter,
+    ModelNotFound,
+    Refused,
+    UnsupportedParameter,
+    UrlInvalid,
+    UrlRefused,
+)
+from foveate.core.media import DataRef, InlineRef, NamedRef, ProcessorOptions, UrlRef
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 
 
@@ -223,3 +231,30 @@ def test_media_that_are_named_need_not_be_sent(part: dict[str, Any], param: str)
     refused = refusal_of(with_parts(part))
     assert (refused.param, refused.part) == (at, 0)
     assert "uuid" in refused.public
+
+
+def test_what_is_asked_of_the_picture_processor() -> None:
+    assert parsed(chat()).processor == ProcessorOptions()
+    assert parsed(chat(mm_processor_kwargs={})).processor == ProcessorOptions()
+    asked = {"min_pixels": 10, "max_pixels": 20.0, "size": {"shortest_edge": 30, "longest_edge": None}}
+    assert parsed(chat(mm_processor_kwargs=asked)).processor == ProcessorOptions(10, 20, 30, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "kind"),
+    [
+        ({"max_pixel": 1}, "mm_processor_kwargs.max_pixel", InvalidParameter),
+        ({"num_crops": 4}, "mm_processor_kwargs.num_crops", UnsupportedParameter),
+        ({"size": {"height": 4}}, "mm_processor_kwargs.size.height", InvalidParameter),
+        ({"size": 4}, "mm_processor_kwargs.size", InvalidParameter),
+        ({"max_pixels": 0}, "mm_processor_kwargs.max_pixels", InvalidParameter),
+        ({"max_pixels": "1"}, "mm_processor_kwargs.max_pixels", InvalidParameter),
+        ({"min_pixels": True}, "mm_processor_kwargs.min_pixels", InvalidParameter),
+        ({"size": {"longest_edge": -1}}, "mm_processor_kwargs.size.longest_edge", InvalidParameter),
+    ],
+)
+def test_what_may_not_be_asked_of_it_is_refused_by_name(asked: Any, param: str, kind: type[Refused]) -> None:
+    error = refusal_of(chat(mm_processor_kwargs=asked))
+    assert type(error) is kind
+    assert error.param == param
+    assert param in error.public

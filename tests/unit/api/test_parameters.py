@@ -53,7 +53,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("repetition_penalty", 1.1),
     ("stop_token_ids", [1]),
     ("prompt_logprobs", 1),
-    ("mm_processor_kwargs", {"max_pixels": 1}),
     ("chat_template", "x"),
     ("truncate_prompt_tokens", 5),
     ("cache_salt", "x"),

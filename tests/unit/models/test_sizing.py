@@ -18,11 +18,20 @@ from foveate.models.families import FAMILIES
 
 ModelOf = Callable[[str], Loaded]
 NAMES = list(FAMILIES)
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 SIZES = (
     (1, 1), (1, 2), (2, 1), (3, 100), (190, 1), (26, 28), (305, 30), (31, 639), (56, 56), (57, 56), (112, 168),
     (333, 500), (640, 480), (1500, 130), (1000, 1300),
 )  # fmt: skip
-OPTIONS = (ImageOptions(), ImageOptions(pixels_max=1), ImageOptions(pixels_max=20_000), ImageOptions(several=True))
+OPTIONS = (
+    ImageOptions(),
+    ImageOptions(pixels_max=1),
+    ImageOptions(pixels_max=20_000),
+    ImageOptions(several=True),
+    ImageOptions(pixels_min=1),
+    ImageOptions(pixels_min=30_000),
+    ImageOptions(pixels_max=20_000, pixels_min=15_000),
+)
 
 
 def input_bytes(arrays: dict[str, np.ndarray]) -> int:
@@ -86,6 +95,7 @@ def test_options_are_reduced_to_what_matters(name: str, model_of: ModelOf) -> No
         fitted = prompt.options(msgspec.structs.replace(options, fit_width=300, fit_height=200))
         assert fitted == msgspec.structs.replace(reduced, fit_width=300, fit_height=200)
     assert prompt.options(ImageOptions(pixels_max=10**9)) == ImageOptions()
+    assert (prompt.options(ImageOptions(pixels_min=30_000)) != ImageOptions()) == (name in QWEN)
     assert prompt.options(ImageOptions(several=True)) == ImageOptions(several=name == "llava_onevision")
 
 
@@ -162,14 +172,19 @@ def sides() -> st.SearchStrategy[int]:
     )
 
 
+def bounds() -> st.SearchStrategy[int]:
+    """Numbers of pixels that are asked for, or none."""
+    return st.one_of(st.just(0), st.integers(1, 400_000))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_any_size_and_budget_estimate_and_processor_agree(name: str, model_of: ModelOf) -> None:
     model = model_of(name)
 
     @settings(max_examples=30, deadline=None, derandomize=True)
-    @given(sides(), sides(), st.one_of(st.just(0), st.integers(1, 400_000)), st.booleans())
-    def agree(width: int, height: int, pixels_max: int, several: bool) -> None:
-        options = ImageOptions(pixels_max=pixels_max, several=several)
+    @given(sides(), sides(), bounds(), bounds(), st.booleans())
+    def agree(width: int, height: int, pixels_max: int, pixels_min: int, several: bool) -> None:
+        options = ImageOptions(pixels_max=pixels_max, pixels_min=pixels_min, several=several)
         try:
             estimate = model.prompt.estimate(width, height, options)
         except ImageShapeRefused:
