@@ -116,12 +116,14 @@ async def journey(
             multimodal_places=_places(settings),
             in_flight=_in_flight(settings),
         )
-        lag = await scope.enter_async_context(
-            LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
-        )
+        lag = await scope.enter_async_context(_lag(metrics))
         _bind(metrics, tools, engine, lag, request_log)
         await warm(tools)
         yield Journey(tools, models=(name,))
+
+
+def _lag(metrics: Metrics) -> LoopLag:
+    return LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
 
 
 def _arena_bytes(settings: Settings) -> int:
