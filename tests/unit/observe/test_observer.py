@@ -118,11 +118,13 @@ def test_a_rejection_is_counted_by_the_limit_that_the_client_was_told(tmp_path: 
         )
         observer.refused("r", 10.0, BodyTooLarge(limit_name="server.body_bytes_max"), 11.0)
         observer.refused("r", 10.0, HouseFull(limit_name="limits.multimodal_waiting_max"), 11.0)
+        observer.refused("r", 10.0, BodyTooLarge(limit_name="a limit of tomorrow"), 11.0)
         observer.refused("r", 10.0, Unauthenticated(), 11.0)
     found = samples(metrics)
     name = "foveate_budget_rejections_total"
     assert {limit: value for limit, value in found.items() if limit.startswith(name)} == {
         f"{name}{{limit=max_images}}": 1,
+        f"{name}{{limit=server.body_bytes_max}}": 1,
         f"{name}{{limit=other}}": 1,
         f"{name}{{limit=limits.multimodal_waiting_max}}": 1,
     }
@@ -131,6 +133,7 @@ def test_a_rejection_is_counted_by_the_limit_that_the_client_was_told(tmp_path: 
         ("refused", "too_many_images", "max_images"),
         ("refused", "body_too_large", "server.body_bytes_max"),
         ("overloaded", "media_capacity_full", "limits.multimodal_waiting_max"),
+        ("refused", "body_too_large", "a limit of tomorrow"),
         ("refused", "invalid_api_key", None),
     ]
 
