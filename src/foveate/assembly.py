@@ -75,11 +75,7 @@ async def journey(
         reloads = Reloads(reading(settings), lambda: reading(read() if read is not None else settings), metrics)
         fetcher = _fetcher(settings, scope)
         request_log = _request_log(settings.log, scope)
-        files = await asyncio.to_thread(resolve_model, settings.model.path)
-        name = served_name(settings, files)
-        say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
-        if settings.model.device == "cpu":
-            check_memory(files.directory, name, dtype=settings.model.dtype)
+        files, name = await _model(settings, say)
         arena = _arena(arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
         runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
@@ -124,6 +120,16 @@ async def journey(
 
 def _lag(metrics: Metrics) -> LoopLag:
     return LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
+
+
+async def _model(settings: Settings, say: Say) -> tuple[ModelFiles, str]:
+    """Find the model and its name. Raises StartupError when there is none, or this machine's memory cannot hold it."""
+    files = await asyncio.to_thread(resolve_model, settings.model.path)
+    name = served_name(settings, files)
+    say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
+    if settings.model.device == "cpu":
+        check_memory(files.directory, name, dtype=settings.model.dtype)
+    return files, name
 
 
 def _arena_bytes(settings: Settings) -> int:

@@ -71,7 +71,8 @@ async def test_document() -> None:
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
         "/health", "/ready", "/metrics", "/version", "/admin/reload", "/admin/rules",
         "/v1/estimate", "/v1/budget", "/admin/caches", "/admin/caches/{cache}", "/admin/caches/{cache}/curve",
-        "/admin/caches/{cache}/keys", "/admin/caches/{cache}/keys/{name}",
+        "/admin/caches/{cache}/keys", "/admin/caches/{cache}/keys/{name}", "/admin/aliases",
+        "/admin/aliases/{tenant}/{uuid}",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
