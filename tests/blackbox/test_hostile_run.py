@@ -110,7 +110,7 @@ def hostile_urls(bad: Origin, forbidden: Trap, gate: threading.Event) -> Iterato
         ("to-forbidden", redirect(f"http://127.0.0.2:{forbidden.port}/x?t=SECRET"), refused),
         ("to-file", redirect("file:///etc/passwd"), refused),
         ("to-doubt", redirect("http://127.1/"), invalid),
-        ("loop", redirect("/loop"), (400, "media_fetch_rejected")),
+        ("loop", redirect("/loop"), (400, "too_many_redirects")),
         ("404", status(404), (400, "media_fetch_rejected")),
         ("503", status(503), dead),
         ("silent", silent(gate), late),

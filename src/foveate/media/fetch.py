@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from foveate.core.clock import now
-from foveate.core.errors import FetchFailed, FetchRejected, FetchTimeout
+from foveate.core.errors import FetchFailed, FetchRejected, FetchTimeout, TooManyRedirects
 from foveate.media.addresses import IpAddress
 from foveate.media.dead_hosts import DeadHosts
 from foveate.media.files import LocalFiles
@@ -78,6 +78,8 @@ class _Walk:
     redirects_max: int
     tenant: str
     redirects: int = 0
+    addresses: list[IpAddress] | None = None
+    """Where this hop goes: looked up and judged once, for its retry too."""
     progress: Progress = field(default_factory=Progress)
 
 
@@ -163,10 +165,10 @@ class Fetcher:
                 continue
             if isinstance(result, Body):
                 return result
-            url = walk.policy.follow(url, result)
+            url, walk.addresses = walk.policy.follow(url, result), None
             place = (url.scheme, url.authority, url.target)
             if place in seen:
-                raise FetchRejected(
+                raise TooManyRedirects(
                     "The media could not be fetched: its origin redirects in a circle.", detail=str(url)
                 )
             if walk.redirects >= walk.redirects_max:
@@ -182,8 +184,9 @@ class Fetcher:
         async with self._gates.place(url.host, walk.tenant):
             with self._watched(_key(url), progress):
                 progress.begin("resolving its host name")
-                addresses = await self._addresses(url, walk)
-                async with self._transport.answer(url, addresses, progress) as response:
+                if walk.addresses is None:
+                    walk.addresses = await self._addresses(url, walk)
+                async with self._transport.answer(url, walk.addresses, progress) as response:
                     if response.status in REDIRECTS and "Location" in response.headers:
                         return response.headers["Location"]
                     check_status(response, url, proxied=self._proxied)
@@ -250,9 +253,8 @@ def _too_slow(progress: Progress, started: float, seconds: float) -> FetchTimeou
     return FetchTimeout(public, detail=progress.where, limit_name=name, limit=seconds, actual=actual)
 
 
-def _redirects_too_often(url: MediaUrl, walk: _Walk) -> FetchRejected:
-    return FetchRejected(
-        "The media could not be fetched: its origin redirects too often.",
+def _redirects_too_often(url: MediaUrl, walk: _Walk) -> TooManyRedirects:
+    return TooManyRedirects(
         detail=str(url),
         limit_name="max_redirects",
         limit=walk.redirects_max,

@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
 from typing import Final
 
 from foveate.core.errors import StartupError, UrlRefused
-from foveate.media.addresses import METADATA, IpAddress, embedded, refusal
+from foveate.media.addresses import METADATA, IpAddress, refusal
 from foveate.media.hosts import NO_HOSTS, HostList, is_local_name
 from foveate.media.url import (
     MediaUrl,
@@ -156,12 +156,10 @@ class UrlPolicy:
         return MediaUrl("file", "", 0, "/" + "/".join(steps[len(root) :]))
 
     def _opened(self, url: MediaUrl, ip: IpAddress, rule: str) -> bool:
-        inner = embedded(ip)
-        within = [
-            network
-            for network in self.networks
-            if _inside(ip, network) or (inner and all(_inside(i, network) for i in inner))
-        ]
+        # An IPv4 network opens its addresses in the mapped spelling too, which is the same connection. The others (NAT64, 6to4 …) go by
+        # routes of their own, and are opened by an IPv6 network only.
+        plain = (ip.ipv4_mapped or ip) if ip.version == 6 else ip
+        within = [network for network in self.networks if _inside(ip, network) or _inside(plain, network)]
         if rule == METADATA:
             return any(network.num_addresses == 1 for network in within)
         return bool(within) or url.host in self.hosts

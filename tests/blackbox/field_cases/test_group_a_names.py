@@ -96,7 +96,6 @@ def test_rebinding_between_check_and_connect(
     assert names.lookups("rebind.test") == 2
 
 
-@pytest.mark.xfail(strict=True, reason="the retry after a refused connection looks the name up again")
 @field_case(9, "the same, where nobody listens at the first address: one look-up, also for the retry", FAILED)
 def test_rebinding_before_the_retry(http: httpx.Client, names: NameServer, unreached: Trap, right: Right) -> None:
     names.zone["rebind-retry.test"] = [[MAY], [TRAP]]

@@ -133,6 +133,13 @@ class FetchRejected(Refused):
     sentence = "The media could not be fetched: its origin refused."
 
 
+class TooManyRedirects(FetchRejected):
+    """The origin redirects more often than allowed, or in a circle."""
+
+    code = "too_many_redirects"
+    sentence = "The media could not be fetched: its origin redirects too often."
+
+
 class FetchFailed(Failed):
     """The origin could not be reached or failed (5xx, dropped connection, name not resolved)."""
 
