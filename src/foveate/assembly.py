@@ -23,7 +23,7 @@ from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.job import Got, Made, Wanted
-from foveate.journey.keys import KeyRing
+from foveate.journey.key_ring import KeyRing
 from foveate.journey.places import Places
 from foveate.journey.port import UrlTerms
 from foveate.journey.reload import Reading, Reloads

@@ -59,6 +59,7 @@ class Estimation(Exchange):
 
     async def answer(self, wire: Wire, request: Request, body: Body) -> None:
         """See :class:`Exchange`."""
+        self.recorded = True  # by the journey, however it ends
         estimate = await self.service.estimate(request, body.unpacked)
         await wire.reply(200, msgspec.json.encode(estimate_reply(estimate)))
 

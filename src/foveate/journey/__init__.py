@@ -6,14 +6,15 @@ steps before it left in the :class:`~foveate.journey.job.Job` and :class:`~fovea
 ==========  ===========================================  =====================================  ==================================
 step        in → out                                     its limit                              refuses with
 ==========  ===========================================  =====================================  ==================================
-admit       turns → prompt, text tokens, a place         max_images, context, places            TooMany*, PromptTooLong, HouseFull
+admit       turns → prompt, text tokens, a place         max_images, max_videos, context        TooMany*, PromptTooLong, HouseFull
+begin       parts → one item for each                    –                                      –
 allow       URL → checked URL                            URL policy                             UrlInvalid, UrlRefused
 fetch       reference → bytes in the arena, digest       max_item_bytes, max_fetch_seconds      MediaTooLarge, Fetch*, DataUrl*
 probe       bytes → width, height, frames, price         max_image_*, max_video_*               MediaUnsupported, ImageTooLarge
 tally       totals so far                                max_total_*, context, bytes under way  MediaTotalTooLarge, PromptTooLong
 unfold      videos → their frames in the prompt          context                                PromptInvalid, PromptTooLong
 price       all headers → what all cost, made to fit     max_visual_tokens, what is under way   MediaTotalTooLarge, HouseFull
-recall      media that are named → leases          what caches hold                       MediaNotHeld
+recall      media that are named → leases                what caches hold                       MediaNotHeld
 embed       bytes → embeddings (cache or workers)        queues, job seconds and memory         MediaUndecodable, EncodeFailed
 assemble    embeddings → token ids, engine work          context                                PromptTooLong
 generate    engine work → tokens                         engine queue, deadline                 QueueFull, EngineFailed

@@ -24,7 +24,7 @@ from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
 from foveate.journey.s5_price import Check, arrived, charges, count, decoded, fit_tokens, tokens
-from foveate.journey.s6_frames import keys
+from foveate.journey.s6_frames import encoder_keys
 from foveate.journey.tools import Tools
 from foveate.journey.unfold import unfold
 
@@ -153,7 +153,7 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
     items = tuple(
         _item(part, under_way.get(part.index), failed.get(part.index), job, tools) for part in job.request.media
     )
-    known = [key for item in job.items if item.estimate is not None for key in keys(item, job, tools)]
+    known = [key for item in job.items if item.estimate is not None for key in encoder_keys(item, job, tools)]
     counts = job.ledger.counts
     return Estimate(
         admitted=not refusals,
@@ -184,7 +184,7 @@ def _item(part: MediaPart, item: Item | None, error: FoveateError | None, job: J
         told = replace(told, frames=item.pictures, seconds=item.film.header.seconds)
     if item.estimate is None:
         return told
-    found = keys(item, job, tools)
+    found = encoder_keys(item, job, tools)
     return replace(
         told,
         visual_tokens=item.estimate.tokens * item.pictures,

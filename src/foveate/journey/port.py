@@ -46,7 +46,7 @@ class Usage(msgspec.Struct, frozen=True):
 class Unpacked(msgspec.Struct, frozen=True):
     """A large body after a media worker took its inline pictures out.
 
-    ``skeleton`` is the body's JSON in which each ``data:`` URL value (of an ``image_url``) is replaced by the string ``inline:<index>``,
+    ``skeleton`` is the body's JSON in which each ``data:`` URL value (of a picture or video) is replaced by the string ``inline:<index>``,
     with index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``.
     ``hold`` keeps the blobs' bytes; every user of a blob retains it. ``charge`` accounts for them until the request does.
     """
@@ -79,7 +79,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class ItemEstimate(msgspec.Struct, frozen=True):
-    """One medium's price. What is not known, because of ``error``, is None. ``cached``: its embeddings are in the encoder cache now."""
+    """One medium's price. What is not known, because of ``error``, is None. ``*_cached``: that cache holds it now."""
 
     part: int
     param: str

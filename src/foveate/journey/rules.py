@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from foveate.core.budget import ANYONE, DEFAULT_TIER, Budget, Caller
 from foveate.core.errors import NotPermitted, Unauthenticated
-from foveate.journey.keys import KeyRing
+from foveate.journey.key_ring import KeyRing
 from foveate.journey.port import RulesInForce, UrlTerms
 from foveate.media.policy import UrlPolicy
 

@@ -167,7 +167,7 @@ def _bare(item: Item, options: ImageOptions, header: ImageHeader) -> Item:
     )
 
 
-def keys(item: Item, job: Job, tools: Tools) -> list[EncoderKey]:
+def encoder_keys(item: Item, job: Job, tools: Tools) -> list[EncoderKey]:
     """Return the key of the embeddings of each picture that the model gets to see of a priced item."""
     film = item.film
     if film is None:

@@ -198,12 +198,12 @@ class Journey:
 
     async def estimate(self, request: Request, unpacked: Unpacked | None) -> Estimate:
         """Price a request. Raises Draining, DeadlineExceeded."""
-        self.check_open()
         job = job_of(request, unpacked, self.tools)
         self.opened(job.ledger)
         outcome: Outcome = "estimated"
         failure: FoveateError | None = None
         try:
+            self.check_open()
             async with asyncio.timeout(max(job.deadline - now(), 0)):
                 return await estimate(job, self.tools)
         except TimeoutError as error:

@@ -130,4 +130,4 @@ async def test_failures(error: Any, status: int) -> None:
         answer = await http.post("/v1/estimate", json=chat())
     assert answer.status_code == status
     assert "secret" not in answer.text
-    assert len(service.refusals) == 1
+    assert not service.refusals, "the journey recorded what it had opened"

@@ -5,7 +5,7 @@ import pytest
 from foveate.core.budget import ANYONE, Budget
 from foveate.core.errors import NotPermitted, Unauthenticated
 from foveate.core.keys import ApiKey, digest
-from foveate.journey.keys import KeyRing
+from foveate.journey.key_ring import KeyRing
 from foveate.journey.rules import LiveRules, Rules
 
 TIERS = {name: Budget(tier=name, max_images=number) for number, name in enumerate(("default", "batch", "night"), 1)}
