@@ -54,7 +54,6 @@ class AdminRoutes:
         ]
 
     def _check(self, request: Request) -> None:
-        headers = dict(request.scope["headers"])
-        caller = caller_of(self._service, lambda name: headers.get(name, b""))
+        caller = caller_of(self._service, request.scope["headers"])
         if not caller.admin:
             raise NotPermitted(_NO_KEYS if caller.tenant == ANYONE else _NO_ADMIN)

@@ -25,7 +25,7 @@ from foveate.api.routing import Row, json_reply
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.budget import Caller
 from foveate.core.clock import wall
-from foveate.core.errors import FoveateError, ModelNotFound, RouteNotFound
+from foveate.core.errors import FoveateError, MethodNotAllowed, ModelNotFound, RouteNotFound
 from foveate.core.request import Request as Asked
 from foveate.journey.port import Service
 
@@ -107,8 +107,7 @@ class Routes:
         return json_reply(replies.Version(foveate.__version__))
 
     def _caller(self, request: Request) -> Caller:
-        headers = dict(request.scope["headers"])
-        return caller_of(self._service, lambda name: headers.get(name, b""))
+        return caller_of(self._service, request.scope["headers"])
 
     def _generation(self, parse: Parse, prefix: str) -> Generation:
         return Generation(self._service, self._gate, parse, prefix=prefix, body_seconds_max=self._body_seconds_max)
@@ -185,26 +184,28 @@ def parser(model: type[Body], convert_: Callable[[Body, convert.Arrival], Asked]
     return parse
 
 
-def _error_reply(error: FoveateError, status: int, headers: list[tuple[bytes, bytes]]) -> Response:
-    reply = Response(errors.body(error, as_status=status), status, media_type="application/json")
+def _error_reply(error: FoveateError, headers: list[tuple[bytes, bytes]]) -> Response:
+    reply = Response(errors.body(error), errors.status(error), media_type="application/json")
     reply.raw_headers.extend(headers)
     return reply
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FoveateError)
-    return _error_reply(error, errors.status(error), errors.headers(error))
+    return _error_reply(error, errors.headers(error))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """The router's own refusals: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
-    sentence = None if error.status_code == 404 else f"The method {request.method} is not allowed at this address."
+    if error.status_code == 404:
+        return _error_reply(RouteNotFound(), [])
     allow = (error.headers or {}).get("Allow")
-    return _error_reply(RouteNotFound(sentence), error.status_code, [(b"allow", allow.encode())] if allow else [])
+    refused = MethodNotAllowed(f"The method {request.method[:_SHOWN_CHARACTERS_MAX]} is not allowed at this address.")
+    return _error_reply(refused, [(b"allow", allow.encode())] if allow else [])
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     """Answer for an exception that no one expected; the server logs its traceback."""
     unexpected = FoveateError()
-    return _error_reply(unexpected, errors.status(unexpected), errors.headers(unexpected))
+    return _error_reply(unexpected, errors.headers(unexpected))

@@ -46,7 +46,7 @@ REPLIES: Final = (
     Forgotten,
 )
 
-READ_ERRORS: Final = (401, 403, 500, 503)
+READ_ERRORS: Final = (400, 401, 403, 500, 503)
 """Statuses of a route that reads nothing but headers."""
 TEXT_ERRORS: Final = (400, 401, 403, 404, 413, 415, 429, 500, 503, 504)
 """Statuses of a route with a body but without media."""

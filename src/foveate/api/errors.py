@@ -20,6 +20,7 @@ STATUS: Final[dict[Kind, int]] = {
     Kind.UNAUTHENTICATED: 401,
     Kind.FORBIDDEN: 403,
     Kind.NOT_FOUND: 404,
+    Kind.NOT_ALLOWED: 405,
     Kind.CONFLICT: 409,
     Kind.TOO_LARGE: 413,
     Kind.UNSUPPORTED_MEDIA: 415,
@@ -77,15 +78,15 @@ def status(error: FoveateError) -> int:
     return STATUS[error.kind]
 
 
-def told(error: FoveateError, *, as_status: int | None = None) -> ErrorBody:
-    """Return what a client is told; ``as_status`` is the status where it is not the error's own (405)."""
+def told(error: FoveateError) -> ErrorBody:
+    """Return what a client is told."""
     part = part_of(error.param, error.part)
     return ErrorBody(
         message=error.public,
         type=_TYPE.get(error.kind, "invalid_request_error"),
         param=error.param,
         code=error.code,
-        status=status(error) if as_status is None else as_status,
+        status=status(error),
         part=msgspec.UNSET if part is None else part,
         limit_name=msgspec.UNSET if error.limit_name is None else error.limit_name,
         limit=msgspec.UNSET if error.limit is None else error.limit,
@@ -93,9 +94,9 @@ def told(error: FoveateError, *, as_status: int | None = None) -> ErrorBody:
     )
 
 
-def body(error: FoveateError, *, as_status: int | None = None) -> bytes:
-    """Return the JSON body; for ``as_status`` see :func:`told`."""
-    return msgspec.json.encode(ErrorReply(told(error, as_status=as_status)))
+def body(error: FoveateError) -> bytes:
+    """Return the JSON body."""
+    return msgspec.json.encode(ErrorReply(told(error)))
 
 
 def part_of(param: str | None, part: Part) -> int | Part:

@@ -96,7 +96,7 @@ class Exchange(Response, ABC):
         try:
             async with self._scope:
                 # Before a byte of the body is read: who may not ask costs no upload and no memory.
-                caller = caller_of(self.service, wire.header)
+                caller = caller_of(self.service, wire.headers)
                 with self._gate.enter(self, caller.tenant) as place:
                     async with asyncio.TaskGroup() as tasks:
                         await self._serve(wire, caller, place, tasks)

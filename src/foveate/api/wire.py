@@ -29,7 +29,8 @@ class Wire:
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, id: str) -> None:
         self._receive = receive
         self._send = send
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._all_headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        self._headers: dict[bytes, bytes] = dict(self._all_headers)
         self._id = id
         self._body_complete = False
         self.started = False
@@ -38,6 +39,11 @@ class Wire:
         """Whether the response is a stream of events."""
         self.finished = False
         """Whether nothing more can be said: the response is complete, or the client has left."""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """All request headers in the order of arrival, with lower-case names."""
+        return self._all_headers
 
     def header(self, name: bytes) -> bytes:
         """Return a request header (lower-case name), empty if absent."""

@@ -50,16 +50,21 @@ async def test_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/v1/chat/completions", 405), ("POST", "/v1/models", 405), ("GET", "/nothing", 404), ("POST", "/", 404)],
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("POST", "/v1/models", 405, "method_not_allowed"),
+        ("GET", "/nothing", 404, "not_found"),
+        ("POST", "/", 404, "not_found"),
+    ],
 )
-async def test_router_refusals(method: str, path: str, status: int) -> None:
+async def test_router_refusals(method: str, path: str, status: int, code: str) -> None:
     async with client(FakeService()) as http:
         reply = await http.request(method, path)
     assert reply.status_code == status
     assert set(reply.json()["error"]) == {"message", "type", "param", "code", "status"}
     assert reply.json()["error"]["status"] == status
-    assert reply.json()["error"]["code"] == "not_found"
+    assert reply.json()["error"]["code"] == code
     assert ("allow" in reply.headers) == (status == 405)
 
 

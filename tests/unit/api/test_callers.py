@@ -30,7 +30,7 @@ def closed() -> FakeService:
         {"authorization": f"bearer   {KEY} "},
         {"X-API-Key": KEY},
         {"Authorization": "Basic abc", "x-api-key": KEY},
-        {"Authorization": f"Bearer {KEY}", "x-api-key": "wrong"},
+        {"Authorization": f"Bearer {KEY}", "x-api-key": f" {KEY} "},
     ],
 )
 async def test_keys_that_are_known(headers: dict[str, str]) -> None:
@@ -52,7 +52,6 @@ async def test_keys_that_are_known(headers: dict[str, str]) -> None:
         {"Authorization": KEY},
         {"Authorization": f"Basic {KEY}"},
         {"Authorization": f"Bearer {KEY}x"},
-        {"Authorization": "Bearer wrong", "x-api-key": KEY},
         {"x-api-key": ""},
         {"x-api-key": "x" * 5000},
     ],
@@ -77,6 +76,43 @@ async def test_keys_that_are_not(headers: dict[str, str], method: str, path: str
     assert (error["code"], error["type"], error["status"]) == ("invalid_api_key", "authentication_error", 401)
     assert "Bearer" in error["message"]
     assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "param"),
+    [
+        ([("Authorization", f"Bearer {KEY}"), ("x-api-key", "root-key")], "x-api-key"),
+        ([("Authorization", "Bearer wrong"), ("x-api-key", KEY)], "x-api-key"),
+        ([("Authorization", f"Bearer {KEY}"), ("x-api-key", "wrong")], "x-api-key"),
+        ([("Authorization", f"Bearer {KEY}"), ("Authorization", "Bearer root-key")], "Authorization"),
+        ([("x-api-key", KEY), ("x-api-key", "root-key")], "x-api-key"),
+        ([("x-api-key", "root-key"), ("X-Foveate-Tier", "batch"), ("X-Foveate-Tier", "night")], "X-Foveate-Tier"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/models"), ("POST", "/v1/chat/completions"), ("POST", "/v1/estimate"), ("POST", "/admin/reload")],
+)
+async def test_two_that_differ_are_refused(headers: list[tuple[str, str]], param: str, method: str, path: str) -> None:
+    service = closed()
+    async with client(service) as http:
+        reply = await http.request(method, path, headers=headers, content=b"{" if method == "POST" else b"")
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (400, "invalid_parameter", param)
+    assert param in error["message"]
+    assert "root-key" not in reply.text
+    assert KEY not in reply.text
+    assert service.requests == []
+
+
+async def test_the_same_twice_is_said_once() -> None:
+    service = closed()
+    twice = [("x-api-key", "root-key"), ("Authorization", "Bearer root-key"), ("x-api-key", "root-key")]
+    tiers = [("X-Foveate-Tier", "batch"), ("X-Foveate-Tier", " batch"), ("X-Foveate-Tier", "")]
+    async with client(service) as http:
+        reply = await http.post("/v1/chat/completions", json=chat(), headers=[*twice, *tiers])
+    assert reply.status_code == 200
+    assert [request.caller.budget.tier for request in service.requests] == ["batch"]
 
 
 async def test_what_stays_open() -> None:

@@ -17,6 +17,7 @@ class Kind(enum.Enum):
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not_found"
+    NOT_ALLOWED = "not_allowed"
     CONFLICT = "conflict"
     TOO_LARGE = "too_large"
     UNSUPPORTED_MEDIA = "unsupported_media"

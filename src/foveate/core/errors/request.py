@@ -34,7 +34,7 @@ class ModelNotFound(Refused):
 
 
 class RouteNotFound(Refused):
-    """The path or method is not part of the API."""
+    """The path is not part of the API."""
 
     code = "not_found"
     kind = Kind.NOT_FOUND
@@ -47,6 +47,14 @@ class AliasNotFound(Refused):
     code = "alias_not_found"
     kind = Kind.NOT_FOUND
     sentence = "This tenant has no such uuid bound."
+
+
+class MethodNotAllowed(Refused):
+    """The path is part of the API, but not with this method; the header ``Allow`` names those that are."""
+
+    code = "method_not_allowed"
+    kind = Kind.NOT_ALLOWED
+    sentence = "This method is not allowed at this address."
 
 
 class CacheKeyNotFound(Refused):
