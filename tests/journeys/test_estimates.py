@@ -18,6 +18,8 @@ from foveate.core.media import DataRef, UrlRef
 from foveate.core.request import Request, VideoPart
 from foveate.journey.port import Estimate
 from foveate.journey.service import Journey
+from foveate.observe.ledger import LedgerRecord
+from foveate.observe.observer import Observer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -89,11 +91,52 @@ async def test_all_refusals_are_told_at_once_and_what_could_be_priced_is(service
         "media_url_refused",
         "image_too_large",
     ]
-    assert estimate.visual_tokens == 64
-    assert estimate.items[3].width == 448
+    # What is refused is part of what the request would cost.
+    assert (estimate.visual_tokens, estimate.pixels) == (64 + 144, 224 * 224 + 448 * 448)
+    assert (estimate.items[3].width, estimate.items[3].visual_tokens) == (448, 144)
+    assert estimate.bytes == sum(item.bytes or 0 for item in estimate.items) > 0
+    assert not estimate.complete
     assert decodes_begun(service) == begun
     assert nothing_held(service)
     await settled(service)
+
+
+async def test_every_limit_that_a_picture_exceeds_is_told_and_its_price_counted(service: Journey) -> None:
+    tier = {"max_image_width": 200, "max_image_height": 100, "max_image_pixels": 40_000}
+    estimate = await service.estimate(by(request(picture(RED)), **tier), None)
+    assert codes(estimate) == [("image_too_large", name, 0) for name in tier]
+    assert all(refusal.param == estimate.items[0].param for refusal in estimate.refusals)
+    assert (estimate.pixels, estimate.visual_tokens, estimate.complete) == (224 * 224, 64, True)
+    assert estimate.bytes == estimate.items[0].bytes
+
+
+async def test_pictures_of_the_body_count_even_where_they_are_too_many_or_too_large(service: Journey) -> None:
+    refs = [picture(RED) for _ in range(5)]
+    sizes = [len(content(ref)) for ref in refs]
+    many = await service.estimate(by(request(*refs), max_images=4), None)
+    assert codes(many) == [("too_many_images", "max_images", 4)]
+    assert (many.pixels, many.visual_tokens, many.complete) == (5 * 224 * 224, 5 * 64, True)
+    large = await service.estimate(by(request(*refs), max_item_bytes=10), None)
+    assert [item.bytes for item in large.items] == sizes
+    assert (large.bytes, large.pixels, large.complete) == (sum(sizes), 0, False)
+    assert nothing_held(service)
+    await settled(service)
+
+
+async def test_the_log_says_why_a_request_would_not_be_admitted(service: Journey) -> None:
+    ended: list[LedgerRecord] = []
+
+    class Noting(Observer):
+        def ended(self, record: LedgerRecord) -> None:
+            ended.append(record)
+
+    journey = with_tools(service, observer=Noting(service.tools.metrics, None))
+    await journey.estimate(by(request(picture(RED)), max_image_width=9), None)
+    await journey.estimate(request(picture(RED)), None)
+    assert [(record.outcome, record.error_code, record.limit_name) for record in ended] == [
+        ("estimated", "image_too_large", "max_image_width"),
+        ("estimated", None, None),
+    ]
 
 
 async def test_what_is_too_many_is_not_looked_at(service: Journey) -> None:

@@ -50,8 +50,8 @@ _RETRY_AFTER_SECONDS: Final = 1.0
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What went wrong. ``status`` repeats the HTTP status, for an error within a stream or an estimate, which has none of its own. The
-    others are additions to OpenAI's shape too, present only when they are known: ``part`` is the index of the offending content part in
+    """What went wrong. ``status`` repeats the HTTP status, for an error within a stream or an estimate, which has none of its own;
+    ``retryable`` tells whether the same request may succeed later, ``retry_after_seconds`` repeats `Retry-After`. The others are additions to OpenAI's shape too, present only when they are known: ``part`` is the index of the offending content part in
     its message, ``limit_name`` the limit that was exceeded (a field of ``/v1/budget``, or a setting), ``limit`` its value and ``actual``
     what the request has.
     """
@@ -61,6 +61,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
     param: str | None
     code: str
     status: int
+    retryable: bool
+    retry_after_seconds: int | msgspec.UnsetType = msgspec.UNSET
     part: int | msgspec.UnsetType = msgspec.UNSET
     limit_name: str | msgspec.UnsetType = msgspec.UNSET
     limit: float | msgspec.UnsetType = msgspec.UNSET
@@ -81,12 +83,15 @@ def status(error: FoveateError) -> int:
 def told(error: FoveateError) -> ErrorBody:
     """Return what a client is told."""
     part = part_of(error.param, error.part)
+    later = retry_after_seconds(error)
     return ErrorBody(
         message=error.public,
         type=_TYPE.get(error.kind, "invalid_request_error"),
         param=error.param,
         code=error.code,
         status=status(error),
+        retryable=error.retryable,
+        retry_after_seconds=msgspec.UNSET if later is None else later,
         part=msgspec.UNSET if part is None else part,
         limit_name=msgspec.UNSET if error.limit_name is None else error.limit_name,
         limit=msgspec.UNSET if error.limit is None else error.limit,
@@ -105,11 +110,19 @@ def part_of(param: str | None, part: Part) -> int | Part:
     return part if place is None else int(place.group(1))
 
 
+def retry_after_seconds(error: FoveateError) -> int | None:
+    """Return in how many seconds to try again, where that is known; every full house and every stop says something."""
+    if error.kind not in (Kind.RATE, Kind.UNAVAILABLE) and error.retry_after_seconds is None:
+        return None
+    seconds = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+    return max(1, math.ceil(seconds))
+
+
 def headers(error: FoveateError) -> list[tuple[bytes, bytes]]:
     """Return the headers that tell a client whether and when to try again, and how to say who it is."""
-    if error.kind in (Kind.RATE, Kind.UNAVAILABLE) or error.retry_after_seconds is not None:
-        seconds = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
-        return [(b"retry-after", b"%d" % max(1, math.ceil(seconds)))]
+    later = retry_after_seconds(error)
+    if later is not None:
+        return [(b"retry-after", b"%d" % later)]
     if error.kind is Kind.UNAUTHENTICATED:
         return [(b"www-authenticate", b"Bearer")]
     if STATUS[error.kind] >= 500 and not error.retryable:

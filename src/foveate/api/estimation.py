@@ -37,10 +37,11 @@ class ItemReply(msgspec.Struct, frozen=True):
 
 class EstimateReply(msgspec.Struct, frozen=True):
     """Answer of `POST /v1/estimate`. ``refusals`` holds what the request would be refused with, as in an error's body, and is empty exactly
-    when ``admitted`` is true. Sums count what could be priced.
+    when ``admitted`` is true. Sums count all that is known, also of what is refused; ``complete`` tells that nothing is null.
     """
 
     admitted: bool
+    complete: bool
     tier: str
     bytes: int
     pixels: int
@@ -68,6 +69,7 @@ def estimate_reply(estimate: Estimate) -> EstimateReply:
     """Return the estimate as clients are told it."""
     return EstimateReply(
         admitted=estimate.admitted,
+        complete=estimate.complete,
         tier=estimate.tier,
         bytes=estimate.bytes,
         pixels=estimate.pixels,

@@ -1,7 +1,10 @@
 """What a request would cost, and everything that would refuse it, without decoding a pixel or asking the engine.
 
 Takes the same steps as a request up to the price, but goes on after a refusal where it can, so that a client sees all of them at once. It
-holds a place and accounts as a request does while it runs: it fetches as much as one. Caches are looked into without counting or touching.
+waits for a place, fetches and holds accounts as a request does while it runs. Caches are looked into without counting or touching.
+
+Sums count every medium of which the quantity is known, refused ones too. Not looked at is what would take effort that no request would
+cause: further URLs and videos once there are too many or they are too much.
 """
 
 from __future__ import annotations
@@ -13,8 +16,18 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from foveate.core.errors import Failed, FoveateError, HouseFull, MediaTotalTooLarge, TooManyImages, TooManyVideos
+from foveate.core.errors import (
+    Failed,
+    FoveateError,
+    HouseFull,
+    MediaTooLarge,
+    MediaTotalTooLarge,
+    TooManyImages,
+    TooManyVideos,
+)
+from foveate.core.media import UrlRef
 from foveate.core.request import ImagePart, MediaPart, VideoPart
+from foveate.decisions.budget import PARTS_MAX, Shape, shape_refusals
 from foveate.journey import begin_media, take_steps
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Estimate, ItemEstimate
@@ -83,28 +96,35 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
     tasks: list[asyncio.Task[None]] = []
 
     async def one(item: Item) -> None:
-        try:
-            await take_steps(item, job, tools, (allow, fetch, _name, probe))
-        except FoveateError as error:
-            failed[item.part.index] = error
-            in_all = isinstance(error, MediaTotalTooLarge | HouseFull)
-            if in_all:
-                # Found while this one arrived, but no one medium's doing.
-                error.part, error.param = None, None if error.param == item.part.param else error.param
-            refusals.add(error)
-            if in_all:
-                stop(item)
-            return
+        before = len(refusals.found)
+        for step in (allow, fetch, _name, probe):
+            try:
+                await take_steps(item, job, tools, (step,))
+            except FoveateError as error:
+                failed.setdefault(item.part.index, error)
+                in_all = isinstance(error, MediaTotalTooLarge | HouseFull)
+                if in_all:
+                    # Found while this one arrived, but no one medium's doing.
+                    error.part, error.param = None, None if error.param == item.part.param else error.param
+                refusals.add(error)
+                if in_all:
+                    stop(item)
+                if item.blob is None:
+                    job.ledger.counts.media_bytes += _size(item.part, None, error) or 0
+                    return
+        if item.header is not None and item.estimate is None:
+            _price_refused(item, job, tools, refusals)
         count(item, job)
+        refused = len(refusals.found) > before
         before = len(refusals.found)
         refusals.check(arrived(item, job))
-        if len(refusals.found) > before:
+        if len(refusals.found) > before and not refused:
             stop(item)
 
     def stop(last: Item) -> None:
         """Fetch no more for an estimate, as no request would get further."""
         for other, task in zip(wanted, tasks, strict=True):
-            if not task.done() and other is not last:
+            if not task.done() and other is not last and _costs_effort(other):
                 failed.setdefault(other.part.index, refusals.found[-1])
                 task.cancel()
 
@@ -123,12 +143,48 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
 
 
 def _beyond(job: Job, error: FoveateError) -> list[Item]:
-    """Return the items that are too many by a refusal that came before anything was read."""
+    """Return the items that are too many by a refusal that came before anything was read, and are not looked at.
+
+    Pictures that came with the body are, as their price is there to be read; but of no more than any request may have.
+    """
     if isinstance(error, TooManyVideos):
         return [item for item in job.items if isinstance(item.part, VideoPart)][job.budget.max_videos :]
     if isinstance(error, TooManyImages):
-        return [item for item in job.items if isinstance(item.part, ImagePart)][job.budget.max_images :]
+        images = [item for item in job.items if isinstance(item.part, ImagePart)]
+        within = job.budget.max_images
+        return [item for at, item in enumerate(images) if at >= within and (at >= PARTS_MAX or _costs_effort(item))]
     return []
+
+
+def _costs_effort(item: Item) -> bool:
+    """Whether looking at a medium takes a transfer or a worker, which is not spent on what no request would get to."""
+    return isinstance(item.part.ref, UrlRef) or isinstance(item.part, VideoPart)
+
+
+def _price_refused(item: Item, job: Job, tools: Tools, refusals: Refusals) -> None:
+    """Price a medium as it came, whose shape was refused, and tell of every limit that it exceeds."""
+    assert item.header is not None
+    item.shape = shape = Shape(item.header.width, item.header.height)
+    of_video = isinstance(item.part, VideoPart)
+    found: list[FoveateError] = list(
+        shape_refusals(job.budget, shape, tools.limits.decode_pixels_max, of_video=of_video)
+    )
+    try:
+        item.estimate = tools.prompt_side.estimate(shape.width, shape.height, item.options)
+    except FoveateError as error:
+        found.append(error)
+    for refusal in found:
+        refusal.part, refusal.param = item.part.index, item.part.param
+        refusals.add(refusal)
+
+
+def _size(part: MediaPart, item: Item | None, error: FoveateError | None) -> int | None:
+    """Return a medium's bytes: of one that came with the body they are known even where it is refused for them."""
+    if item is not None and item.blob is not None:
+        return item.blob.size
+    if isinstance(error, MediaTooLarge) and error.actual is not None and not isinstance(part.ref, UrlRef):
+        return int(error.actual)
+    return None
 
 
 async def _judge_held(item: Item, job: Job, tools: Tools, failed: dict[int, FoveateError]) -> None:
@@ -157,6 +213,7 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
     counts = job.ledger.counts
     return Estimate(
         admitted=not refusals,
+        complete=all(item.visual_tokens is not None for item in items),
         tier=job.budget.tier,
         bytes=counts.media_bytes,
         pixels=counts.pixels,
@@ -174,10 +231,8 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
 def _item(part: MediaPart, item: Item | None, error: FoveateError | None, job: Job, tools: Tools) -> ItemEstimate:
     kind: Literal["image", "video"] = "video" if isinstance(part, VideoPart) else "image"
     told = ItemEstimate(part.index, part.param, kind, error=None if error is None else error.record())
-    if item is None or item.blob is None:
-        return told
-    told = replace(told, bytes=item.blob.size)
-    if item.header is None:
+    told = replace(told, bytes=_size(part, item, error))
+    if item is None or item.header is None:
         return told
     told = replace(told, width=item.header.width, height=item.header.height, pixels=item.header.pixels * item.pictures)
     if item.film is not None:

@@ -97,12 +97,14 @@ class ItemEstimate(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What a request would cost, found without decoding a pixel or running the model. Sums count what could be priced.
+    """What a request would cost, found without decoding a pixel or running the model. Sums count all that is known, also of what is
+    refused; ``complete`` tells that they lack nothing.
 
     ``refusals`` is empty exactly when the request would be admitted.
     """
 
     admitted: bool
+    complete: bool
     tier: str
     bytes: int
     pixels: int

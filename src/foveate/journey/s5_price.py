@@ -43,17 +43,19 @@ async def price(job: Job, tools: Tools) -> None:
 
 
 def count(item: Item, job: Job) -> None:
-    """Add what a medium costs to the totals: a repeated one costs tokens again, but bytes and pixels only where repeats count."""
+    """Add what a medium costs, as far as that is known, to the totals: a repeated one costs tokens again, but bytes and pixels only where
+    repeats count.
+    """
     assert item.blob is not None
-    assert item.header is not None
-    assert item.estimate is not None
     item.counted = True
     counts = job.ledger.counts
-    counts.visual_tokens += item.estimate.tokens * item.pictures
+    if item.estimate is not None:
+        counts.visual_tokens += item.estimate.tokens * item.pictures
     if item.repeats and not job.budget.count_repeats:
         return
     counts.media_bytes += item.blob.size
-    counts.pixels += item.header.pixels * item.pictures
+    if item.header is not None:
+        counts.pixels += item.header.pixels * item.pictures
 
 
 def arrived(item: Item, job: Job) -> tuple[Check, ...]:

@@ -205,7 +205,10 @@ class Journey:
         try:
             self.check_open()
             async with asyncio.timeout(max(job.deadline - now(), 0)):
-                return await estimate(job, self.tools)
+                found = await estimate(job, self.tools)
+                # The request log says why the request would not be admitted.
+                failure = found.refusals[0].error() if found.refusals else None
+                return found
         except TimeoutError as error:
             outcome, failure = "failed", DeadlineExceeded(detail="while a request was priced")
             raise failure from error

@@ -41,10 +41,13 @@ class Observer:
         self._metrics.move("foveate_requests_in_flight", ledger.modality, by=1)
 
     def ended(self, record: LedgerRecord) -> None:
-        """A request that was opened has ended. What was only estimated is no one's latency and carried nothing to the model."""
+        """A request that was opened has ended. What was only estimated is no one's latency, carried nothing to the model, and refused
+        nobody anything.
+        """
         self._metrics.move("foveate_requests_in_flight", record.modality, by=-1)
-        self._ending(record)
+        self._metrics.count("foveate_requests_total", record.modality, record.outcome)
         if record.outcome != "estimated":
+            self._error(record)
             self._times(record)
             self._carried(record)
             self._kv_prefix(record)
@@ -64,8 +67,7 @@ class Observer:
             ending = (outcome_of(error), error.code, error.limit_name, received_at, at)
             self._log.write(LedgerRecord(request_id, "", "", "", "unknown", *ending, Counts(), nothing, ()))
 
-    def _ending(self, record: LedgerRecord) -> None:
-        self._metrics.count("foveate_requests_total", record.modality, record.outcome)
+    def _error(self, record: LedgerRecord) -> None:
         if record.error_code is not None:
             code = record.error_code if record.error_code in _CODES else FoveateError.code
             self._metrics.count("foveate_errors_total", code)

@@ -115,7 +115,7 @@ async def _play(step: Step) -> None:
 
 
 FREE = Estimate(
-    admitted=True, tier="default", bytes=0, pixels=0, frames=0, text_tokens=7, visual_tokens=0, processor_cache_hits=0,
+    admitted=True, complete=True, tier="default", bytes=0, pixels=0, frames=0, text_tokens=7, visual_tokens=0, processor_cache_hits=0,
     encoder_cache_hits=0, items=(), adjustments=(), refusals=(),
 )  # fmt: skip
 """What a text costs."""

@@ -29,12 +29,14 @@ def test_every_class(kind: type[FoveateError]) -> None:
     error = kind(detail="/srv/secret 10.0.0.1", param="messages[0]")
     status = errors.status(error)
     body = json.loads(errors.body(error))
+    headers = dict(errors.headers(error))
+    later = {"retry_after_seconds": int(headers[b"retry-after"])} if b"retry-after" in headers else {}
     assert body == {
         "error": {
             "message": kind.sentence, "type": body["error"]["type"], "param": "messages[0]", "code": kind.code, "status": status,
+            "retryable": kind.retryable, **later,
         }
     }  # fmt: skip
-    headers = dict(errors.headers(error))
     if issubclass(kind, Refused):
         assert 400 <= status < 500
         types = {401: "authentication_error", 403: "permission_error"}
@@ -58,7 +60,7 @@ def test_what_is_known_of_a_limit_is_told() -> None:
     error = MediaTooLarge("Too large.", param="p", part=3, limit_name="max_item_bytes", limit=10, actual=11.5)
     assert json.loads(errors.body(error))["error"] == {
         "message": "Too large.", "type": "invalid_request_error", "param": "p", "code": "media_too_large", "status": 413,
-        "part": 3, "limit_name": "max_item_bytes", "limit": 10, "actual": 11.5,
+        "retryable": False, "part": 3, "limit_name": "max_item_bytes", "limit": 10, "actual": 11.5,
     }  # fmt: skip
 
 

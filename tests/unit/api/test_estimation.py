@@ -26,6 +26,7 @@ PICTURES = [
 REFUSED = msgspec.structs.replace(
     FREE,
     admitted=False,
+    complete=False,
     tier="small",
     bytes=100,
     pixels=64,
@@ -52,7 +53,7 @@ async def test_a_price(stream: bool) -> None:
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("estimate-")
     assert answer.json() == {
-        "admitted": True, "tier": "default", "bytes": 0, "pixels": 0, "frames": 0, "text_tokens": 7, "visual_tokens": 0,
+        "admitted": True, "complete": True, "tier": "default", "bytes": 0, "pixels": 0, "frames": 0, "text_tokens": 7, "visual_tokens": 0,
         "processor_cache_hits": 0, "encoder_cache_hits": 0, "items": [], "adjustments": [], "refusals": [],
     }  # fmt: skip
     assert service.requests[0].caller.tenant == "ada"
@@ -65,15 +66,15 @@ async def test_what_would_not_be_admitted_is_told_and_why() -> None:
         answer = await http.post("/v1/estimate", json=with_parts(*PICTURES))
     assert answer.status_code == 200
     told = answer.json()
-    assert (told["admitted"], told["tier"]) == (False, "small")
+    assert (told["admitted"], told["complete"], told["tier"]) == (False, False, "small")
     assert told["refusals"] == [
         {
             "message": "Two.", "type": "invalid_request_error", "param": AT.format(2), "code": "too_many_images",
-            "status": 400, "part": 2, "limit_name": "max_images", "limit": 1, "actual": 2,
+            "status": 400, "retryable": False, "part": 2, "limit_name": "max_images", "limit": 1, "actual": 2,
         },
         {
             "message": HouseFull.sentence, "type": "overloaded_error", "param": None, "code": "media_capacity_full",
-            "status": 429, "limit_name": "max_tenant_bytes", "limit": 5, "actual": 6,
+            "status": 429, "retryable": True, "retry_after_seconds": 3, "limit_name": "max_tenant_bytes", "limit": 5, "actual": 6,
         },
     ]  # fmt: skip
     first, second = told["items"]

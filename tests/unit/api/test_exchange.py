@@ -98,7 +98,7 @@ async def test_a_failure_before_the_first_token_is_a_status(stream: bool) -> Non
         assert body == {
             "error": {
                 "message": "Bad.", "type": "invalid_request_error", "param": "messages[0].content[0]",
-                "code": "invalid_content_part", "status": 400, "part": 0,
+                "code": "invalid_content_part", "status": 400, "retryable": False, "part": 0,
             }
         }  # fmt: skip
         assert service.ended == ["InvalidPart"]

@@ -141,8 +141,10 @@ def test_a_rejection_is_counted_by_the_limit_that_the_client_was_told(tmp_path: 
 def test_an_estimate_is_counted_and_is_no_one_s_latency() -> None:
     metrics = Metrics()
     observer = Observer(metrics, None)
-    observer.ended(opened(observer, images=1).end("estimated", error_code=None, at=12.0))
+    ending = opened(observer, images=1).end("estimated", error_code="too_many_images", limit_name="max_images", at=12.0)
+    observer.ended(ending)
     found = samples(metrics)
+    assert not any(value for name, value in found.items() if name.startswith(("foveate_errors", "foveate_budget_rej")))
     assert found["foveate_requests_total{modality=multimodal,outcome=estimated}"] == 1
     assert found["foveate_requests_in_flight{modality=multimodal}"] == 0
     assert found["foveate_images_total"] == 0
