@@ -51,9 +51,11 @@ _RETRY_AFTER_SECONDS: Final = 1.0
 
 class ErrorBody(msgspec.Struct, frozen=True):
     """What went wrong. ``status`` repeats the HTTP status, for an error within a stream or an estimate, which has none of its own;
-    ``retryable`` tells whether the same request may succeed later, ``retry_after_seconds`` repeats `Retry-After`. The others are additions to OpenAI's shape too, present only when they are known: ``part`` is the index of the offending content part in
-    its message, ``limit_name`` the limit that was exceeded (a field of ``/v1/budget``, or a setting), ``limit`` its value and ``actual``
-    what the request has.
+    ``retryable`` tells whether the same request may succeed later, ``retry_after_seconds`` repeats ``Retry-After``.
+
+    The others are additions to OpenAI's shape too, present only when they are known: ``part`` is the index of the offending content part
+    in its message, ``limit_name`` the limit that was exceeded (a field of ``/v1/budget``, or a setting), ``limit`` its value and
+    ``actual`` what the request has.
     """
 
     message: str

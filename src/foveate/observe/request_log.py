@@ -59,8 +59,9 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
 
     ``time`` is when the request ended (ISO 8601, UTC). Durations are milliseconds; where there was a first token, the
     stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``error`` and ``limit_name`` say why it was not
-    answered, or, where it was only estimated, the first reason why it would not be; the counts, from ``images`` to ``adjustments``, are those of :class:`foveate.observe.ledger.Counts`: every
-    quantity that the budget of ``tier`` limits. ``items`` lists at most ITEMS_MAX pictures,
+    answered, or, where it was only estimated, the first reason why it would not be. The counts, from ``images`` to
+    ``adjustments``, are those of :class:`foveate.observe.ledger.Counts`: every quantity that the budget of ``tier`` limits.
+    ``items`` lists at most ITEMS_MAX pictures,
     those that were ready last; ``items_omitted`` counts the rest.
     """
 

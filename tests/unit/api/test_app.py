@@ -62,7 +62,7 @@ async def test_router_refusals(method: str, path: str, status: int, code: str) -
     async with client(FakeService()) as http:
         reply = await http.request(method, path)
     assert reply.status_code == status
-    assert set(reply.json()["error"]) == {"message", "type", "param", "code", "status"}
+    assert set(reply.json()["error"]) == {"message", "type", "param", "code", "status", "retryable"}
     assert reply.json()["error"]["status"] == status
     assert reply.json()["error"]["code"] == code
     assert ("allow" in reply.headers) == (status == 405)
@@ -118,7 +118,7 @@ async def test_an_unexpected_failure_says_nothing_of_the_inside(caplog: pytest.L
     assert reply.status_code == 500
     assert reply.json()["error"] == {
         "message": "The server failed to answer this request.", "type": "server_error",
-        "param": None, "code": "internal_error", "status": 500,
+        "param": None, "code": "internal_error", "status": 500, "retryable": False,
     }  # fmt: skip
     assert reply.headers["x-should-retry"] == "false"
     traces = [record for record in caplog.records if record.exc_info]

@@ -110,7 +110,7 @@ async def test_a_body_announced_too_large_is_refused_unread(expects: bool) -> No
         assert headers["connection"] == "close"
         assert body["error"] == {
             "message": f"The request body is larger than the {service.body_bytes_max} bytes this server accepts.",
-            "type": "invalid_request_error", "param": None, "code": "body_too_large", "status": 413,
+            "type": "invalid_request_error", "param": None, "code": "body_too_large", "status": 413, "retryable": False,
             "limit_name": "server.body_bytes_max",
             "limit": service.body_bytes_max, "actual": 2_000_000,
         }  # fmt: skip
