@@ -392,3 +392,21 @@ async def test_every_budget_field_is_in_the_log_and_refusals_are_counted(service
     assert refused.items() >= {"tier": "tiny", "outcome": "refused", "limit_name": "max_images", "images": 2}.items()
     rejections = 'foveate_budget_rejections_total{limit="max_images"} 1.0'
     assert rejections in metrics.exposition()[0].decode()
+
+
+async def test_what_a_fetch_was_refused_for_is_in_the_log(service: Journey, tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    metrics = Metrics()
+    size = len(content(picture(RED)))
+    with RequestLog(path) as log:
+        async with origin(service, content(picture(RED)), **house()) as (serving, fetching):
+            journey = with_tools(fetching, observer=Observer(metrics, log), metrics=metrics)
+            with pytest.raises(FetchTimeout):
+                await ask(journey, by(request(serving.url()), max_fetch_seconds=0.2))
+            serving.open.set()
+            with pytest.raises(MediaTooLarge):
+                await ask(journey, by(request(serving.url("b.png")), max_item_bytes=size - 1))
+    late, large = (json.loads(line) for line in path.read_text().splitlines())
+    assert late["fetch_seconds"] >= 0.2
+    assert large["largest_item_bytes"] >= size - 1
+    assert large["fetch_seconds"] > 0

@@ -49,14 +49,27 @@ async def fetch(item: Item, job: Job, tools: Tools) -> None:
             find(item, reference.name, job, tools)
         else:
             await _fetch_url(item, job, tools)
-    except FoveateError:
+    except FoveateError as error:
         item.ledger.span(Span("media_fetch", item.started_at, now()))
+        _note_excess(error, job)
         raise
+    finally:
+        job.ledger.counts.fetch_seconds = now() - job.fetching_since
     assert item.blob is not None
     _share_bytes(item, job)
     counts = job.ledger.counts
     counts.largest_item_bytes = max(counts.largest_item_bytes, item.blob.size)
-    counts.fetch_seconds = now() - job.fetching_since
+
+
+def _note_excess(error: FoveateError, job: Job) -> None:
+    """Count what a medium was refused for: an operator sets limits by what was asked for, not by what passed them."""
+    if error.actual is None:
+        return
+    counts = job.ledger.counts
+    if error.limit_name == "max_item_bytes":
+        counts.largest_item_bytes = max(counts.largest_item_bytes, int(error.actual))
+    elif error.limit_name == "max_redirects":
+        counts.redirects = max(counts.redirects, int(error.actual))
 
 
 def _take_inline(item: Item, job: Job, reference: InlineRef) -> None:
