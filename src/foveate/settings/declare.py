@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 KiB, MiB, GiB = 2**10, 2**20, 2**30
 _UNITS: Final = {"": 1, "B": 1, "KIB": KiB, "MIB": MiB, "GIB": GiB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -23,13 +23,25 @@ def parse_bytes(value: object) -> object:
 
 def parse_list(value: object) -> object:
     """Let flags and environment give a list as ``a,b,c``."""
-    return [entry.strip() for entry in value.split(",") if entry.strip()] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [entry.strip() for entry in value.split(",") if entry.strip()]
+    if not isinstance(value, list | tuple) or any(isinstance(entry, bool) for entry in value):
+        raise ValueError("expected a list, or text with commas")
+    return value
+
+
+def _parse_formats(value: object) -> object:
+    """As :func:`parse_list`, but not empty. Raises ValueError."""
+    value = parse_list(value)
+    if not value:
+        raise ValueError("expected at least one format; to take no pictures set max_images to 0")
+    return value
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 PictureFormat = Literal["jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"]
-Formats = Annotated[tuple[PictureFormat, ...], BeforeValidator(parse_list)]
+Formats = Annotated[tuple[PictureFormat, ...], BeforeValidator(_parse_formats)]
 Ports = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
 
 
@@ -42,12 +54,14 @@ def setting(
     high: float | None = None,
     pattern: str | None = None,
     reloads: bool = False,
+    path: bool = False,
 ) -> Any:
     """Declare one setting. ``low`` and ``high`` are inclusive; ``flag`` replaces the flag ``--<section>-<name>``.
 
     ``reloads``: a reload brings a changed value into force; every other setting waits for a restart.
+    ``path``: it names a file or directory, in a settings file relative to that file.
     """
-    extra: dict[str, JsonValue] = {"flag": flag, "reloads": reloads}
+    extra: dict[str, JsonValue] = {"flag": flag, "reloads": reloads, "path": path}
     return Field(default, description=help_text, ge=low, le=high, pattern=pattern, json_schema_extra=extra)
 
 
@@ -55,3 +69,10 @@ class Section(BaseModel):
     """A group of settings. Immutable, and closed: what it does not declare is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_numbers(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError(f"{str(value).lower()} is not a value it can have")
+        return value

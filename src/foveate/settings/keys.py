@@ -18,19 +18,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from pydantic import ValidationError, field_validator
 
 from foveate.core.budget import ANYONE, DEFAULT_TIER
 from foveate.core.errors import StartupError
 from foveate.core.keys import ApiKey, digest, key_fault
 from foveate.settings.declare import Section, setting
+from foveate.settings.file import read_file
 from foveate.settings.sections import AuthSettings
 
-FILE_BYTES_MAX: Final = 16 * 2**20
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$"
 
 
@@ -103,20 +101,7 @@ def hashed(keys: Sequence[str], *, plain_allowed: bool) -> tuple[str, ...]:
 
 
 def _from_file(path: str) -> list[tuple[str, KeyEntry]]:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StartupError(f"The keys file {path!r} (auth.keys_file) cannot be read: {error.strerror}.") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise StartupError(f"The keys file {path!r} has more than {FILE_BYTES_MAX} bytes.")
-    try:
-        found = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError) as error:
-        # Not the library's text, which quotes the line.
-        mark = getattr(error, "problem_mark", None)
-        line = f" (line {mark.line + 1})" if mark is not None else ""
-        raise StartupError(f"The keys file {path!r} is neither YAML nor JSON{line}.") from None
+    found = read_file(path, f"The keys file {path!r} (auth.keys_file)", quotable=KeyEntry.model_fields)
     if not isinstance(found, list) or not found:
         # An empty file would open the server to everybody.
         raise StartupError(

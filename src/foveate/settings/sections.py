@@ -109,7 +109,10 @@ class FetchSettings(Section):
     )  # fmt: skip
     ports: Ports = setting((), "TCP ports that may be fetched from besides 80 and 443, comma-separated.", reloads=True)
     file_root: str | None = setting(
-        None, "Directory below which file:// URLs may name media. Default: no local file is ever opened.", reloads=True
+        None,
+        "Directory below which file:// URLs may name media. Default: no local file is ever opened.",
+        reloads=True,
+        path=True,
     )
     proxy: str | None = setting(
         None, "Proxy (http://host:port) that fetches go through. Proxy variables of the environment are never used."
@@ -147,7 +150,9 @@ class FetchSettings(Section):
 class AuthSettings(Section):
     """API keys: who may ask, and by which tier. With none configured everybody may, by the default tier."""
 
-    keys_file: str | None = setting(None, "YAML or JSON file of API keys, hashed (docs/budgets.md).", reloads=True)
+    keys_file: str | None = setting(
+        None, "YAML or JSON file of API keys, hashed (docs/budgets.md).", reloads=True, path=True
+    )
     keys: Names = setting(
         (), "API keys, comma-separated: tenant:tier:sha256:HEX, or tenant:tier:plain:KEY in the environment only.",
         reloads=True,

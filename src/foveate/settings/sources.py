@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from foveate.core.budget import DEFAULT_TIER
 from foveate.core.errors import StartupError
 from foveate.settings.declare import Section
+from foveate.settings.file import read_file
 from foveate.settings.keys import hashed
 from foveate.settings.sections import (
     AuthSettings,
@@ -61,18 +62,6 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then the file; no dotenv file is read by surprise."""
-        return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
-
 
 class Declared(BaseModel):
     """One declared setting, for flags and docs. Of the tiers, those of ``default`` have flags and environment names."""
@@ -104,6 +93,11 @@ class Declared(BaseModel):
         """Whether a reload brings a changed value into force."""
         return bool(self._extra("reloads"))
 
+    @property
+    def is_path(self) -> bool:
+        """Whether it names a file or directory."""
+        return bool(self._extra("path"))
+
     def _extra(self, name: str) -> object:
         extra = self.info.json_schema_extra
         return extra.get(name) if isinstance(extra, dict) else None
@@ -131,8 +125,7 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
     path = config or os.environ.get(f"{ENV_PREFIX}CONFIG")
     if path and not Path(path).is_file():
         raise StartupError(f"The settings file {path!r} does not exist. Give an existing YAML file to --config.")
-    if path:
-        _refuse_empty(path)
+    held = _from_file(path) if path else {}
     _refuse_unknown_environment()
     given: dict[str, Any] = {}
     for key, value in (flags or {}).items():
@@ -143,13 +136,23 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
         group[name] = value
 
     class _WithFile(Settings):
-        model_config = SettingsConfigDict(yaml_file=path)
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            """Flags, then environment, then the file; no dotenv file is read by surprise."""
+            return (init_settings, env_settings, InitSettingsSource(settings_cls, held))
 
     try:
         read = dict(_WithFile(**given))
     except ValidationError as error:
         raise StartupError(_explain(error, flags or {}, path)) from error
-    except (ValueError, TypeError, OSError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise StartupError(f"The settings cannot be read: {' '.join(str(error).split())}") from error
     auth: AuthSettings = read["auth"]
     # An empty variable, left by a secret that is missing, would open the server to everybody.
@@ -160,16 +163,25 @@ def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -
     return Settings.model_construct(**read)
 
 
-def _refuse_empty(path: str) -> None:
-    """Refuse a file without a setting. Half-written at a reload, it would open what the whole file closes: keys, host lists, limits."""
-    try:
-        held = yaml.safe_load(Path(path).read_bytes())
-    except (ValueError, OSError, RecursionError, yaml.YAMLError):
-        return  # reading it in earnest tells what is wrong
+def _from_file(path: str) -> dict[str, Any]:
+    """Return what the file sets, its paths made absolute: they are relative to the file. Raises StartupError.
+
+    A file without a setting is refused. Half-written at a reload, it would open what the whole file closes: keys, host lists, limits.
+    """
+    held = read_file(path, f"The settings file {path!r}")
     if not held:
         raise StartupError(
             f"The settings file {path!r} holds no setting. Write one into it, or start without --config."
         )
+    if not isinstance(held, dict) or not all(isinstance(name, str) for name in held):
+        raise StartupError(
+            f"The settings file {path!r} must hold sections with settings, such as server: {{port: 8000}}."
+        )
+    for entry in declared():
+        group = held.get(entry.section)
+        if entry.is_path and isinstance(group, dict) and isinstance(group.get(entry.name), str):
+            group[entry.name] = os.path.join(os.path.dirname(os.path.abspath(path)), group[entry.name])
+    return held
 
 
 def _refuse_unknown_environment() -> None:
@@ -189,8 +201,20 @@ def _explain(error: ValidationError, flags: Mapping[str, Any], path: str | None)
             return f"There is no setting {key!r}{_from(key, flags, path)}.{_nearest(steps[2], Tier.model_fields)}"
         known = {entry.key for entry in declared()} | set(Settings.model_fields)
         return f"There is no setting {key!r}{_from(key, flags, path)}.{_nearest(key, known)}"
+    if first["type"] in ("model_type", "dict_type"):
+        what = (
+            "it is empty; write settings below it, or leave it out"
+            if first["input"] is None
+            else "it must hold settings, name: value"
+        )
+        return f"The setting {key!r}{_from(key, flags, path)} is wrong: {what}."
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"The setting {key!r}{_from(key, flags, path)} is wrong: {what[0].lower()}{what[1:]}."
+    if first["type"] == "literal_error":
+        close = difflib.get_close_matches(
+            str(first["input"]), re.findall("'([^']*)'", first["ctx"]["expected"]), n=1, cutoff=0.5
+        )
+        what += f". Did you mean {close[0]}?" if close else ""
+    return f"The setting {key!r}{_from(key, flags, path)} is wrong: {what[0].lower()}{what[1:]}{'' if what.endswith('?') else '.'}"
 
 
 def _from(key: str, flags: Mapping[str, Any], path: str | None) -> str:

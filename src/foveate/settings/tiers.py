@@ -6,8 +6,9 @@ it changes; the rest it inherits from the tier ``default``, and that one from th
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -34,15 +35,24 @@ def _parse_on_excess(value: object) -> object:
     """Return field → reject|fit from one word for all fields that can fit, from ``field=fit,…``, or from a mapping."""
     if isinstance(value, str) and "=" not in value:
         if value not in ("reject", "fit"):
-            raise ValueError("expected reject, fit, or fields with one of them")
+            raise ValueError(f"expected reject, fit, or fields with one of them.{_near(value, ('reject', 'fit'))}")
         return dict.fromkeys(FITTING, value)
     if isinstance(value, str):
         value = dict(_assignment(entry) for entry in value.split(",") if entry.strip())
     if isinstance(value, Mapping):
         for name in value:
             if name not in FITTING:
+                if not any(name == field.name for field in FIELDS) and (near := _near(str(name), FITTING)):
+                    raise ValueError(f"there is no {name!r} to make fit.{near}")
                 raise ValueError(f"{name!r} cannot be made to fit; these can: {', '.join(FITTING)}")
+    elif value is not None:
+        raise ValueError("expected reject, fit, or fields with one of them")
     return value
+
+
+def _near(text: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(text, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]}?" if close else ""
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -91,6 +101,10 @@ def parse_tiers(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     for name in value:
+        if name in Tier.model_fields:
+            raise ValueError(
+                f"{name} stands where a tier's name belongs. Did you mean multimodal_budget.{DEFAULT_TIER}.{name}?"
+            )
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a tier's name: letters, digits, _ . and -, at most 64, no leading sign")
     return {DEFAULT_TIER: {}} | {name: {} if tier is None else tier for name, tier in value.items()}

@@ -56,6 +56,8 @@ def test_a_keys_file_is_yaml_or_json(tmp_path: Path) -> None:
         (f"- {{tenant: acme, sha256: {KEY}}}", "entry 1: sha256 is wrong: it must be 64 hexadecimal digits"),
         (f"- {{tenant: a b, sha256: {HASH}}}", "entry 1: tenant is wrong"),
         (f"- {{sha256: {HASH}}}", "entry 1: tenant is wrong: field required"),
+        (f"- {{tenant: acme, sha256: {HASH},\n   tenant: other}}", "has 'tenant' twice, the second time in line 2"),
+        (f"- {{{KEY}: 1,\n   {KEY}: 2}}", "has a key twice, the second time in line 2"),
         (f"- {KEY}", "entry 1: the entry is wrong"),
     ],
 )

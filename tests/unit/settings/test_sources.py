@@ -43,6 +43,24 @@ def test_lists_are_given_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
         ("server: {port: 70000}", "less than or equal to 65535"),
         ("multimodal_budget: {default: {max_item_bytes: lots}}", "for example 1048576, 16MiB or 2GiB"),
         ("server: [", "cannot be read"),
+        ("server: {port: 1}\nlog:\n  level: info\n  level: debug", "has 'level' twice, the second time in line 4"),
+        ("server: {port: 1}\nserver: {port: 2}", "has 'server' twice, the second time in line 2"),
+        ("multimodal_budget: {max_images: 4}", "Did you mean multimodal_budget.default.max_images?"),
+        ("multimodal_budget: {on_excess: {max_image_width: fit}}", "Did you mean multimodal_budget.default.on_excess?"),
+        ("auth:", "'auth' (file"),
+        ("auth:", "it is empty; write settings below it, or leave it out."),
+        ("server: 3", "it must hold settings, name: value."),
+        ("just some words", "must hold sections with settings"),
+        ("media: {formats: []}", "at least one format"),
+        ("media: {formats: 3}", "expected a list"),
+        ("media: {formats: [jpg]}", "Did you mean jpeg?"),
+        ("multimodal_budget: {default: {max_images: true}}", "true is not a value it can have"),
+        ("multimodal_budget: {default: {max_item_bytes: true}}", "true is not a value it can have"),
+        ("fetch: {ports: [true]}", "expected a list"),
+        ("multimodal_budget: {default: {on_excess: {max_image_widht: fit}}}", "Did you mean max_image_width?"),
+        ("multimodal_budget: {default: {on_excess: fitt}}", "Did you mean fit?"),
+        ("multimodal_budget: {default: {on_excess: {max_image_width: fitt}}}", "Did you mean fit?"),
+        ("multimodal_budget: {default: {video_sampling: unifrom}}", "Did you mean uniform?"),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_the_key(tmp_path: Path, text: str, said: str) -> None:
@@ -52,6 +70,20 @@ def test_a_wrong_file_is_one_line_that_names_the_key(tmp_path: Path, text: str, 
         load(config=str(file))
     assert said in caught.value.public
     assert "\n" not in caught.value.public
+
+
+def test_paths_in_a_file_are_relative_to_it_and_those_of_flags_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "foveate.yaml"
+    file.write_text("auth: {keys_file: keys.yaml}\nfetch: {file_root: media}")
+    settings = load(config=str(file))
+    assert settings.auth.keys_file == str(tmp_path / "keys.yaml")
+    assert settings.fetch.file_root == str(tmp_path / "media")
+    assert load({"auth.keys_file": "keys.yaml"}, config=str(file)).auth.keys_file == "keys.yaml"
+
+
+def test_a_merged_mapping_may_be_changed(tmp_path: Path) -> None:
+    text = "multimodal_budget: {default: &d {max_images: 2, max_videos: 3}, other: {<<: *d, max_images: 5}}"
+    assert (tiers(tmp_path, text)["other"].max_images, tiers(tmp_path, text)["other"].max_videos) == (5, 3)
 
 
 def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
