@@ -9,7 +9,6 @@ import msgspec
 from foveate.api.errors import STATUS
 from foveate.core.budget import FIELDS, BudgetField, OnExcess, Sampling, Unit
 from foveate.core.errors import (
-    FetchRejected,
     FetchTimeout,
     FoveateError,
     HouseFull,
@@ -18,6 +17,7 @@ from foveate.core.errors import (
     MediaTotalTooLarge,
     TooManyFrames,
     TooManyImages,
+    TooManyRedirects,
     TooManyVideos,
     VideoTooLong,
 )
@@ -36,7 +36,7 @@ REFUSALS: Final[dict[str, type[FoveateError]]] = {
     "max_video_seconds": VideoTooLong,
     "max_visual_tokens": MediaTotalTooLarge,
     "max_fetch_seconds": FetchTimeout,
-    "max_redirects": FetchRejected,
+    "max_redirects": TooManyRedirects,
     "max_tenant_requests": HouseFull,
     "max_tenant_waiting": HouseFull,
     "max_tenant_bytes": HouseFull,
@@ -96,6 +96,9 @@ class BudgetReply(msgspec.Struct, frozen=True):
     video_fps: float
     count_repeats: bool
     body_bytes_max: int
+    server: dict[str, int]
+    """What holds for every tier beside its limits, by the name that a refusal has as ``limit_name``: the smaller of both binds. No
+    picture beyond ``media.decode_pixels_max`` is decoded, so none is made to fit either."""
     formats: Formats
     urls: UrlRules
 
@@ -121,6 +124,7 @@ def budget_reply(terms: Terms) -> BudgetReply:
         video_fps=budget.video_fps,
         count_repeats=budget.count_repeats,
         body_bytes_max=terms.body_bytes_max,
+        server=dict(terms.server),
         formats=Formats(list(terms.image_formats), list(terms.video_formats)),
         urls=UrlRules(
             list(terms.urls.schemes),

@@ -5,7 +5,7 @@ One implementation (:class:`foveate.journey.service.Journey`); the API's unit te
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
@@ -68,7 +68,10 @@ class UrlTerms(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The contract as ``GET /v1/budget`` publishes it: the caller's tier, accepted formats, what URLs may be."""
+    """The contract as ``GET /v1/budget`` publishes it: the caller's tier, accepted formats, what URLs may be.
+
+    ``server`` has the limits of every tier that can refuse a single request, by the name that the refusal tells.
+    """
 
     budget: Budget
     tenant: str
@@ -76,6 +79,7 @@ class Terms(msgspec.Struct, frozen=True):
     video_formats: tuple[str, ...]
     urls: UrlTerms
     body_bytes_max: int
+    server: Mapping[str, int]
 
 
 class ItemEstimate(msgspec.Struct, frozen=True):

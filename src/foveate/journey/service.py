@@ -12,11 +12,13 @@ from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, FoveateEr
 from foveate.core.limits import ARENA_LIMIT
 from foveate.core.media import Blob
 from foveate.core.request import Request
+from foveate.decisions.budget import CONTEXT_LIMIT, DECODE_LIMIT
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.estimate import estimate
 from foveate.journey.holds import SlotHold
+from foveate.journey.in_flight import SERVER_LIMITS
 from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked
 from foveate.journey.room import take
@@ -178,6 +180,12 @@ class Journey:
             video_formats=VIDEO_FORMATS,
             urls=self.tools.rules.current.urls,
             body_bytes_max=self.body_bytes_max,
+            server={
+                DECODE_LIMIT: self.tools.limits.decode_pixels_max,
+                "media.animation_frames_max": self.tools.limits.pictures.frames_max,
+                CONTEXT_LIMIT: self.context_tokens_max,
+                **{SERVER_LIMITS[quantity]: most for quantity, most in self.tools.in_flight.capacity.items()},
+            },
         )
 
     def rules(self) -> RulesInForce:

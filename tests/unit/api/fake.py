@@ -271,6 +271,7 @@ class FakeService:
             video_formats=("mp4",),
             urls=UrlTerms(("https", "data"), (80, 443), self.hosts),
             body_bytes_max=self.body_bytes_max,
+            server={"media.decode_pixels_max": 128_000_000},
         )
 
     async def estimate(self, request: Request, unpacked: Unpacked | None) -> Estimate:
