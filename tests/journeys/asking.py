@@ -32,9 +32,9 @@ class Answered(msgspec.Struct):
 
 
 def picture(colour: tuple[int, int, int], shade: int | None = None, size: int = 224) -> DataRef:
-    """A circle as a data URL; a shade that was not used before makes it a picture that no cache holds."""
-    shade = 250 - next(numbers) % 40 if shade is None else shade
-    return DataRef(data_url(encoded(circle(colour, size, shade), "PNG"), "png"))
+    """A circle as a data URL; without a shade it is a picture that no cache holds: a number behind its end makes its bytes its own."""
+    number = b"" if shade is not None else b"%08d" % next(numbers)
+    return DataRef(data_url(encoded(circle(colour, size, 240 if shade is None else shade), "PNG") + number, "png"))
 
 
 def data_of(ref: DataRef) -> bytes:

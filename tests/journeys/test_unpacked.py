@@ -5,6 +5,7 @@ import json
 import pytest
 from tests.journeys.asking import RED, data_of, picture
 
+from foveate.core.budget import Caller
 from foveate.core.media import Blob
 from foveate.journey.service import Journey
 from foveate.runtime.arena import aligned
@@ -21,7 +22,7 @@ async def test_an_unpacked_body_holds_its_pictures_and_nothing_else(service: Jou
     body = json.dumps({"messages": [{"role": "user", "content": parts}]}).encode()
     before = arena.used_bytes
 
-    async with service.body(len(body)) as buffer:
+    async with service.body(len(body), Caller()) as buffer:
         buffer.write(body)
         async with service.unpack(buffer) as unpacked:
             held = arena.used_bytes - before

@@ -26,7 +26,7 @@ from tests.blackbox.server import Server
 PART = "messages[0].content[0].image_url"
 NO_MEDIA = Right(415, "media_unsupported")
 DAMAGED = Right(422, "media_undecodable")
-SHAPE = Right(400, "image_shape_unsupported")
+SHAPE = Right(400, "image_shape_unsupported", "side_ratio")
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def test_base64_is_not_logged(server: Server, http: httpx.Client) -> None:
         (Right(415, "media_unsupported"), ask(url)),
         (Right(400, "invalid_data_url"), ask(url + "!")),
         (Right(404, "model_not_found"), {**ask(url), "model": "m"}),
-        (Right(413, "body_too_large"), chat(user({"type": url, "image_url": url}, "x"))),
+        (Right(413, "body_too_large", "body_without_media_bytes"), chat(user({"type": url, "image_url": url}, "x"))),
     ]
     for right, body in replies:
         response = http.post(CHAT, json=body)
