@@ -100,8 +100,9 @@ def parse_tiers(value: object) -> object:
         value = {}
     if not isinstance(value, Mapping):
         return value
-    for name in value:
-        if name in Tier.model_fields:
+    for name, stated in value.items():
+        # A tier may be called what it is about (``max_images: {max_images: 64}``); a limit without a tier is a mistake.
+        if name in Tier.model_fields and (not isinstance(stated, Mapping) or name == "on_excess"):
             raise ValueError(
                 f"{name} stands where a tier's name belongs. Did you mean multimodal_budget.{DEFAULT_TIER}.{name}?"
             )

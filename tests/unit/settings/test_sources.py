@@ -196,3 +196,9 @@ def test_every_field_of_a_budget_can_be_set() -> None:
     names = {entry.name for entry in declared() if entry.section == "multimodal_budget"}
     assert names == {f"default.{name}" for name in Budget.__struct_fields__ if name != "tier"}
     assert {field.name for field in FIELDS} <= set(Budget.__struct_fields__)
+
+
+def test_a_tier_may_be_called_as_a_limit(tmp_path: Path) -> None:
+    file = tmp_path / "foveate.yaml"
+    file.write_text("multimodal_budget: {max_images: {max_images: 64}}")
+    assert budgets(load(config=str(file)).multimodal_budget)["max_images"].max_images == 64
