@@ -3,9 +3,10 @@
 First everything is asked, mostly of two or three objects: that teaches to describe. Looking things up
 ("Is there a red star?", "What colour is the star?") stays at chance then, because the simplest case, one
 object, is a few per cent of the questions. From step 1,500 that case is asked often and its loss weighs more;
-from 1,750 image tokens are also turned towards the words for what they show; the last stage goes back to the
-full mix, with more pairs of pictures, because telling two apart is learnt last. The vocabulary does not depend
-on any of this (architecture.tokenizer_corpus).
+from 1,750 image tokens are also turned towards the words for what they show; from 2,400 the full mix is back,
+with more pairs of pictures, because telling two apart is learnt late; from 7,600 the shape of a colour is asked
+often, which is learnt last of all. The vocabulary does not depend on any of this
+(architecture.tokenizer_corpus).
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ STAGES = [
         loss={**_LOOKUP_LOSS, "position": 1.5},
         alignment=0.5,
         two_pictures=0.36,
+    ),
+    Stage(
+        start=7600,
+        questions={
+            "describe": 0.11, "colour": 0.12, "shape": 0.30, "count": 0.15, "yesno": 0.13, "position": 0.19,
+            "two_which": 0.40, "two_describe": 0.25, "two_one": 0.35,
+        },
+        loss={**_LOOKUP_LOSS, "shape": 4.0, "position": 1.5},
+        alignment=0.5,
+        two_pictures=0.25,
     ),
 ]  # fmt: skip
 
