@@ -410,3 +410,16 @@ async def test_what_a_fetch_was_refused_for_is_in_the_log(service: Journey, tmp_
     assert late["fetch_seconds"] >= 0.2
     assert large["largest_item_bytes"] >= size - 1
     assert large["fetch_seconds"] > 0
+
+
+async def test_what_a_header_was_refused_for_is_in_the_log(service: Journey, tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    with RequestLog(path) as log:
+        journey = with_tools(service, observer=Observer(Metrics(), log))
+        with pytest.raises(ImageTooLarge):
+            await ask(journey, by(request(picture(RED, size=100)), max_image_width=99))
+        with pytest.raises(ImageTooLarge):
+            await ask(journey, by(request(picture(RED, size=100)), max_image_pixels=9_999))
+    for line in map(json.loads, path.read_text().splitlines()):
+        assert (line["pixels"], line["largest_width"], line["largest_height"]) == (10_000, 100, 100)
+        assert line["media_bytes"] == line["largest_item_bytes"] > 0

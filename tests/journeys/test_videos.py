@@ -326,3 +326,34 @@ async def test_the_loop_goes_on_between_the_headers_of_a_list(service: Journey) 
             counting.cancel()
     assert probes == 40
     assert len(set(seen)) == 40, "nobody else had a turn between two of them"
+
+
+async def test_one_video_looked_at_twice_is_no_repeat_where_other_frames_are_taken(service: Journey) -> None:
+    video = ref(clip_of(circles(RED_CIRCLE, BLUE, RED_CIRCLE), fps=1))
+    budget = Budget(max_videos=2, count_repeats=False)
+    short, whole = (
+        VideoPart(index, f"messages[0].content[{index}].video_url", video, num_frames=frames)
+        for index, frames in enumerate((1, 3))
+    )
+    again = msgspec.structs.replace(whole, index=0)
+
+    assert (await service.estimate(request(short, whole, budget=budget), None)).pixels == 4 * 224 * 224
+    assert (await service.estimate(request(again, whole, budget=budget), None)).pixels == 3 * 224 * 224
+    await settled(service)
+
+
+@pytest.mark.parametrize("video_first", [True, False])
+async def test_a_picture_that_is_a_video_too_counts_as_a_picture(service: Journey, video_first: bool) -> None:
+    out = io.BytesIO()
+    first, second = (Image.fromarray(frame) for frame in circles(RED_CIRCLE, BLUE))
+    first.save(out, "GIF", save_all=True, append_images=[second], duration=1000)
+    animation = ref(out.getvalue(), "image/gif")
+    at = [0, 1] if video_first else [2, 1]
+    moving = VideoPart(at[0], f"messages[0].content[{at[0]}].video_url", animation)
+    still = ImagePart(at[1], f"messages[0].content[{at[1]}].image_url", animation)
+    another = ImagePart(2 - at[0], f"messages[0].content[{2 - at[0]}].image_url", picture(RED_CIRCLE))
+    media = sorted((moving, still, another), key=lambda part: part.index)
+
+    error = await refused(service, request(*media, budget=Budget(max_images=1, max_videos=1, count_repeats=False)))
+
+    assert (error.limit_name, error.actual) == ("max_images", 2)

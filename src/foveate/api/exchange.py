@@ -63,6 +63,7 @@ class Exchange(Response, ABC):
         self._scope = asyncio.timeout(None)
         self._aborted_by: FoveateError | None = None
         self._failure: FoveateError | None = None
+        self._caller: Caller | None = None
 
     @abstractmethod
     async def answer(self, wire: Wire, request: Request, body: Body) -> None:
@@ -83,7 +84,7 @@ class Exchange(Response, ABC):
         if self._failure is not None:
             if not self.recorded:
                 # The journey records what it opened; what never came so far is recorded here, so that nothing is missing.
-                self.service.refused(self.id, self._began_at, self._failure)
+                self.service.refused(self.id, self._began_at, self._failure, self._caller)
             if not wire.finished:
                 await self._fail(wire, self._failure)
 
@@ -96,7 +97,7 @@ class Exchange(Response, ABC):
         try:
             async with self._scope:
                 # Before a byte of the body is read: who may not ask costs no upload and no memory.
-                caller = caller_of(self.service, wire.headers)
+                caller = self._caller = caller_of(self.service, wire.headers)
                 with self._gate.enter(self, caller.tenant) as place:
                     async with asyncio.TaskGroup() as tasks:
                         await self._serve(wire, caller, place, tasks)

@@ -39,7 +39,7 @@ from foveate.journey.s1_admit import admit
 from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
-from foveate.journey.s5_price import price, tally
+from foveate.journey.s5_price import count, price, tally
 from foveate.journey.s6_frames import embed
 from foveate.journey.s7_generate import assemble
 from foveate.journey.together import together
@@ -57,10 +57,19 @@ def each(*steps: ItemStep) -> Step:
     The first failure ends the others and names its medium.
     """
 
+    async def one(item: Item, job: Job, tools: Tools) -> None:
+        try:
+            await take_steps(item, job, tools, steps)
+        except FoveateError:
+            # What is known of a refused medium is what its operator sets the limits by, so it goes into the request log too.
+            if item.blob is not None and not item.counted:
+                count(item, job)
+            raise
+
     async def all_at_once(job: Job, tools: Tools) -> None:
         if not job.items:
             return
-        await together(take_steps(item, job, tools, steps) for item in job.items)
+        await together(one(item, job, tools) for item in job.items)
 
     return all_at_once
 

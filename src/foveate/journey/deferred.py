@@ -71,10 +71,10 @@ class Deferred:
         """See the port."""
         return self._loaded().unpack(buffer)
 
-    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
+    def refused(self, request_id: str, received_at: float, error: FoveateError, caller: Caller | None) -> None:
         """See the port. While loading there is nothing yet to record it in."""
         if self._service is not None:
-            self._service.refused(request_id, received_at, error)
+            self._service.refused(request_id, received_at, error, caller)
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """See the port. Raises EngineUnavailable while loading."""

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 from foveate.core.budget import Adjustment
 from foveate.core.clock import now
-from foveate.core.errors import InvalidParameter, InvalidPart, MediaCostly
+from foveate.core.errors import InvalidParameter, InvalidPart, MediaCostly, TooManyFrames
 from foveate.core.media import RAW, ImageHeader, VideoHeader
 from foveate.core.memory import Slot
 from foveate.core.request import VideoPart
@@ -61,7 +61,6 @@ async def open_film(item: Item, job: Job, tools: Tools) -> tuple[ImageHeader, fl
             _note(item, job, "video_fps", f"{part.fps:g} fps", f"{sampling.fps:g} fps")
     assert item.film is not None
     job.ledger.counts.frames += item.pictures
-    job.ledger.counts.video_seconds += item.film.header.seconds
     return header, end
 
 
@@ -76,6 +75,7 @@ async def _open_video(item: Item, container: str, sampling: FrameSampling, job: 
         key=(job.scope, item.blob.digest, sampling, job.budget.max_video_seconds),
     )
     assert isinstance(found, VideoProbed)
+    job.ledger.counts.video_seconds += found.header.seconds
     judge_video_seconds(job.budget, found.header.seconds)
     _judge_frames(item, job, found.wanted)
     item.film = Film(found.header, found.picks)
@@ -104,7 +104,11 @@ async def _open_list(item: Item, job: Job, sampling: FrameSampling, tools: Tools
 
 
 def _judge_frames(item: Item, job: Job, wanted: int) -> None:
-    allowed = frames_allowed(job.budget, wanted)
+    try:
+        allowed = frames_allowed(job.budget, wanted)
+    except TooManyFrames:
+        job.ledger.counts.frames += wanted
+        raise
     if allowed < wanted:
         _note(item, job, "max_video_frames", f"{wanted} frames", f"{allowed} frames")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from foveate.caches.aliases import Content
@@ -157,7 +158,8 @@ class Job:
     """One request under way. ``rules`` are those that held when it began, ``scope`` says whose cache entries it meets.
     ``asked`` is what it asks of the picture processor.
 
-    ``contents`` has the first item of each content, by digest. ``charge`` is what it has under way; None for text.
+    ``contents`` has the first item of each content, by digest; ``decoded`` what of which content its pixels were counted for.
+    ``charge`` is what it has under way; None for text.
     """
 
     request: Request
@@ -174,6 +176,7 @@ class Job:
     text_tokens: int = 0
     items: list[Item] = field(default_factory=list)
     contents: dict[str, Item] = field(default_factory=dict)
+    decoded: set[Hashable] = field(default_factory=set)
     fetching_since: float = 0.0
     inputs_ready_at: float = 0.0
     work: EngineWork | None = None

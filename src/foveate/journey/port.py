@@ -224,8 +224,11 @@ class Service(Protocol):
         """
         ...
 
-    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
-        """Note a request that was refused before there was a :class:`Request` to answer, so that no request goes unrecorded."""
+    def refused(self, request_id: str, received_at: float, error: FoveateError, caller: Caller | None) -> None:
+        """Note a request that was refused before there was a :class:`Request` to answer, so that no request goes unrecorded.
+
+        ``caller`` is None where it is not known who asks.
+        """
         ...
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:

@@ -51,10 +51,14 @@ def count(item: Item, job: Job) -> None:
     counts = job.ledger.counts
     if item.estimate is not None:
         counts.visual_tokens += item.estimate.tokens * item.pictures
-    if item.repeats and not job.budget.count_repeats:
+    if job.budget.count_repeats or not item.repeats:
+        counts.media_bytes += item.blob.size
+    if item.header is None:
         return
-    counts.media_bytes += item.blob.size
-    if item.header is not None:
+    # The same content is decoded once more where other frames of it are taken, or other options hold.
+    decoded = (item.blob.digest, type(item.part), item.options, item.pictures, item.film.picks if item.film else ())
+    if job.budget.count_repeats or decoded not in job.decoded:
+        job.decoded.add(decoded)
         counts.pixels += item.header.pixels * item.pictures
 
 
@@ -65,7 +69,7 @@ def arrived(item: Item, job: Job) -> tuple[Check, ...]:
     only then can a request that is too much for any house be told from one that finds this one full.
     """
     counts, charge = job.ledger.counts, job.charged
-    images = sum(isinstance(first.part, ImagePart) for first in job.contents.values())
+    images = len({other.blob.digest for other in job.items if other.blob and isinstance(other.part, ImagePart)})
     checks: tuple[Check, ...] = (
         lambda: budget.judge_images(job.budget, images) if not job.budget.count_repeats else None,
         lambda: budget.judge_total_bytes(job.budget, counts.media_bytes),

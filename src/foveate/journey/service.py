@@ -163,9 +163,9 @@ class Journey:
         assert isinstance(reply, UnpackDone)
         return UnpackDone(reply.job_id, reply.skeleton, reply.blobs, started, reply.ended_at)
 
-    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
+    def refused(self, request_id: str, received_at: float, error: FoveateError, caller: Caller | None) -> None:
         """Note a request that was refused before it could be understood."""
-        self.tools.observer.refused(request_id, received_at, error, now())
+        self.tools.observer.refused(request_id, (received_at, now()), error, caller)
 
     def caller(self, key: str | None, tier: str | None) -> Caller:
         """Tell who asks. Raises Unauthenticated, NotPermitted."""

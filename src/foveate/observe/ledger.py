@@ -106,7 +106,8 @@ class ItemRecord(msgspec.Struct, frozen=True):
 class LedgerRecord(msgspec.Struct, frozen=True):
     """A finished request. Times are monotonic seconds. It holds nothing of the request's body.
 
-    ``modality`` is unknown of a request that was refused before its body was understood, ``tenant`` and ``tier`` are then empty.
+    ``modality`` is unknown of a request that was refused before its body was understood, ``tenant`` and ``tier`` are
+    empty where nobody could tell who asks.
     ``limit_name`` is the limit that refused it, of a tier or of the server.
     """
 

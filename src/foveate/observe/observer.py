@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from foveate.core.budget import Caller
 from foveate.core.errors import FoveateError
 from foveate.core.stages import Stage
 from foveate.observe.ledger import Breakdown, Counts, LedgerRecord, RequestLedger, outcome_of
@@ -56,16 +57,21 @@ class Observer:
         if self._log is not None:
             self._log.write(record)
 
-    def refused(self, request_id: str, received_at: float, error: FoveateError, at: float) -> None:
-        """A request was refused before it was understood: it was never opened, and its modality is not known."""
+    def refused(self, request_id: str, since: tuple[float, float], error: FoveateError, caller: Caller | None) -> None:
+        """A request was refused before it was understood: it was never opened, and its modality is not known.
+
+        ``since``: when it was received and when it ended. ``caller`` is None where nobody could tell who asks.
+        """
+        received_at, at = since
         total_ms = (at - received_at) * 1e3
         self._metrics.count("foveate_requests_total", "unknown", outcome_of(error))
         self._metrics.count("foveate_errors_total", error.code)
         self._budget(error.limit_name)
         if self._log is not None:
+            tenant, tier = ("", "") if caller is None else (caller.tenant, caller.budget.tier)
             nothing = Breakdown({}, None, total_ms, None, total_ms)
             ending = (outcome_of(error), error.code, error.limit_name, received_at, at)
-            self._log.write(LedgerRecord(request_id, "", "", "", "unknown", *ending, Counts(), nothing, ()))
+            self._log.write(LedgerRecord(request_id, "", tenant, tier, "unknown", *ending, Counts(), nothing, ()))
 
     def _error(self, record: LedgerRecord) -> None:
         if record.error_code is not None:

@@ -196,6 +196,7 @@ class FakeService:
     cached: FakeCaches = field(default_factory=lambda: FakeCaches())
     ended: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    refused_tenants: list[str | None] = field(default_factory=list)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -281,8 +282,9 @@ class FakeService:
             await _play(step)
         return self.estimated
 
-    def refused(self, request_id: str, received_at: float, error: FoveateError) -> None:
+    def refused(self, request_id: str, received_at: float, error: FoveateError, caller: Caller | None) -> None:
         self.refusals.append(error.code)
+        self.refused_tenants.append(caller.tenant if caller else None)
 
     async def metrics(self) -> tuple[bytes, str]:
         return b"a 1\n", "text/plain; version=0.0.4; charset=utf-8"

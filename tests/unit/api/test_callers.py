@@ -206,3 +206,11 @@ async def test_the_official_client_sees_its_own_exceptions() -> None:
                 with pytest.raises(expected):
                     await asyncio.wait_for(ai.models.retrieve("m"), 5)
     assert len(service.refusals) == 2
+
+
+async def test_a_body_that_is_refused_is_recorded_for_who_sent_it() -> None:
+    service = closed()
+    async with client(service) as http:
+        await http.post("/v1/chat/completions", content=b"{", headers={"x-api-key": KEY})
+        await http.post("/v1/chat/completions", content=b"{")
+    assert service.refused_tenants == ["ada", None]

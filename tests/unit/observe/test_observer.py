@@ -116,10 +116,10 @@ def test_a_rejection_is_counted_by_the_limit_that_the_client_was_told(tmp_path: 
         observer.ended(
             opened(observer, images=1).end("refused", error_code="too_many_images", limit_name="max_images", at=12.0)
         )
-        observer.refused("r", 10.0, BodyTooLarge(limit_name="server.body_bytes_max"), 11.0)
-        observer.refused("r", 10.0, HouseFull(limit_name="limits.multimodal_waiting_max"), 11.0)
-        observer.refused("r", 10.0, BodyTooLarge(limit_name="a limit of tomorrow"), 11.0)
-        observer.refused("r", 10.0, Unauthenticated(), 11.0)
+        observer.refused("r", (10.0, 11.0), BodyTooLarge(limit_name="server.body_bytes_max"), None)
+        observer.refused("r", (10.0, 11.0), HouseFull(limit_name="limits.multimodal_waiting_max"), None)
+        observer.refused("r", (10.0, 11.0), BodyTooLarge(limit_name="a limit of tomorrow"), None)
+        observer.refused("r", (10.0, 11.0), Unauthenticated(), None)
     found = samples(metrics)
     name = "foveate_budget_rejections_total"
     assert {limit: value for limit, value in found.items() if limit.startswith(name)} == {
