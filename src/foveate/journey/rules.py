@@ -1,6 +1,7 @@
 """What holds for requests and can change while the server runs: tiers, API keys, URL policy.
 
-A version of the rules is immutable. A request takes the current one when it begins and keeps it to its end, whatever is reloaded meanwhile.
+A version of the rules is immutable. A request's tier and rights are those of the version that held when its headers came, its URL policy is
+the one that held when its body was complete; both stay to its end, whatever is reloaded meanwhile.
 """
 
 from __future__ import annotations

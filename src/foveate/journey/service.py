@@ -108,7 +108,7 @@ class Journey:
             raise
         try:
             try:
-                done = await self._run_unpack(body, out)
+                done = await self._run_unpack(body, out, buffer.tenant)
             finally:
                 body.release()
             # Its room was the body's size: what base64 and text took of it goes back now, not when the request ends.
@@ -147,7 +147,7 @@ class Journey:
     def _cached_bytes(self) -> int:
         return self.tools.processor_cache.stats().bytes + self.tools.encoder_cache.stats().bytes
 
-    async def _run_unpack(self, body: SlotHold, out: SlotHold) -> UnpackDone:
+    async def _run_unpack(self, body: SlotHold, out: SlotHold, tenant: str) -> UnpackDone:
         started = now()
         held = (body.retain(), out.retain())
 
@@ -157,7 +157,7 @@ class Journey:
 
         job = Unpack(body.slot, out.slot)
         deadline = started + self.tools.limits.item_seconds_max
-        reply = await self.tools.media.run(job, whom="", on_done=release, deadline=deadline)
+        reply = await self.tools.media.run(job, whom=tenant, on_done=release, deadline=deadline)
         if isinstance(reply, JobFailed):
             raise reply.error.error()
         assert isinstance(reply, UnpackDone)

@@ -28,6 +28,7 @@ class Upload(ArenaSink):
             too_large=BodyTooLarge,
             limit_name="server.body_bytes_max",
         )
+        self.tenant = caller.tenant
         self.charge = tools.in_flight.arrive(caller)
         self._received = 0
 
