@@ -177,9 +177,11 @@ def test_resumed_training_is_the_same_training(tokenizer, tmp_path, monkeypatch)
         assert torch.equal(ours, theirs)
 
 
-def test_total_steps_matter_only_from_the_decay_on():
-    begins = int(1000 * (1 - train.DECAY))
-    for step in range(begins):
-        assert train.learning_rate_factor(step, 1000) == train.learning_rate_factor(step, 2000)
-    assert train.learning_rate_factor(begins + 100, 1000) < 1
-    assert train.learning_rate_factor(999, 1000) == train.FLOOR
+def test_total_steps_matter_only_in_the_second_cycle():
+    rate = train.learning_rate_factor
+    for step in range(0, train.FIRST_CYCLE, 100):
+        assert rate(step, 8000) == rate(step, 9000)
+    assert rate(train.FIRST_CYCLE - 1, 9000) == train.FLOOR
+    assert rate(train.FIRST_CYCLE, 9000) == train.SECOND_PEAK
+    assert rate(8200, 9000) < rate(7800, 9000) < train.SECOND_PEAK
+    assert rate(8999, 9000) == train.SECOND_PEAK * train.FLOOR
