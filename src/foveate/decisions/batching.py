@@ -16,6 +16,9 @@ import msgspec
 SKIPS_MAX = 3
 """How often shorter prompts may overtake a prompt whose prefill has begun before it goes first."""
 
+PICTURE_ROWS_SHARE = 0.75
+"""Of the rows decoded together, at most this share are answers about pictures: however long those are, a text finds a row free."""
+
 _CHUNK_SHARE_MIN = 8
 """A leftover of the chunk budget smaller than 1/8 is not worth a forward pass unless it completes a prompt."""
 
@@ -34,7 +37,7 @@ class PromptView(msgspec.Struct, frozen=True):
 
     ``done`` of its ``prompt_tokens`` are prefilled; ``choices`` rows will each draw up to ``tokens_max`` tokens;
     ``skipped`` counts the plans that gave it no chunk; ``borders`` are the allowed chunk ends in rising order, ``None``
-    for every place.
+    for every place; ``pictures`` tells whether it has any.
     """
 
     prompt_tokens: int
@@ -43,6 +46,7 @@ class PromptView(msgspec.Struct, frozen=True):
     done: int = 0
     skipped: int = 0
     borders: Sequence[int] | None = None
+    pictures: bool = False
 
     @property
     def tokens_total(self) -> int:
@@ -52,12 +56,13 @@ class PromptView(msgspec.Struct, frozen=True):
 
 class BatchView(msgspec.Struct, frozen=True):
     """The engine at one moment: prompts in the order in which they may start, and the running rows with the KV tokens the longest of
-    them may reach."""
+    them may reach. ``picture_rows`` of the rows belong to prompts with pictures."""
 
     waiting: Sequence[PromptView]
     prefilling: Sequence[PromptView]
     rows: int
     row_tokens_max: int
+    picture_rows: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -70,9 +75,9 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """Start the first ``admit`` waiting prompts, run ``chunks`` in this order, then one token-decode step."""
+    """Start the waiting prompts ``admit`` (places in the line, rising), run ``chunks`` in this order, then one token-decode step."""
 
-    admit: int
+    admit: tuple[int, ...]
     chunks: tuple[Chunk, ...]
 
 
@@ -86,12 +91,12 @@ def plan_step(view: BatchView, limits: BatchLimits) -> StepPlan:
     """Decide one iteration of the engine.
 
     Prompts start strictly in the order in which they wait (:func:`place_in_line`): one that does not fit holds back those
-    behind it, so that none starves.
+    behind it, so that none starves. Only texts pass a prompt with pictures that waits for a row of pictures' share.
     Among started prompts the one with the least left to prefill goes first (a short text prompt overtakes a long one
     with pictures), except that a prompt passed over :data:`SKIPS_MAX` times goes before all others.
     """
     admit = _admissible(view, limits)
-    prompts = [*view.prefilling, *islice(view.waiting, admit)]
+    prompts = [*view.prefilling, *(view.waiting[place] for place in admit)]
     order = sorted(range(len(prompts)), key=lambda index: _urgency(prompts[index], index))
     budget = limits.chunk_tokens
     chunks: list[Chunk] = []
@@ -134,19 +139,28 @@ def _kv_tokens(rows: int, row_tokens_max: int, prefill_tokens: int) -> int:
     return rows * row_tokens_max + prefill_tokens
 
 
-def _admissible(view: BatchView, limits: BatchLimits) -> int:
+def _admissible(view: BatchView, limits: BatchLimits) -> tuple[int, ...]:
     rows = view.rows + sum(prompt.choices for prompt in view.prefilling)
+    pictures = view.picture_rows + sum(prompt.choices for prompt in view.prefilling if prompt.pictures)
     longest = max([view.row_tokens_max, *(prompt.tokens_total for prompt in view.prefilling)])
     prefill = sum(prompt.prompt_tokens for prompt in view.prefilling)
-    admit = 0
-    for prompt in view.waiting:
-        rows += prompt.choices
-        longest = max(longest, prompt.tokens_total)
-        prefill += prompt.prompt_tokens
-        if rows > limits.sequences_max or _kv_tokens(rows, longest, prefill) > limits.kv_tokens_max:
+    admit: list[int] = []
+    share_is_full = False
+    for place, prompt in enumerate(view.waiting):
+        if prompt.pictures:
+            # One that alone is more than the share starts when no other has pictures: it must start some time.
+            within = pictures + prompt.choices <= max(1, int(limits.sequences_max * PICTURE_ROWS_SHARE))
+            share_is_full = share_is_full or (pictures > 0 and not within)
+            if share_is_full:
+                continue
+        longest_then = max(longest, prompt.tokens_total)
+        then = _kv_tokens(rows + prompt.choices, longest_then, prefill + prompt.prompt_tokens)
+        if rows + prompt.choices > limits.sequences_max or then > limits.kv_tokens_max:
             break
-        admit += 1
-    return admit
+        rows, longest, prefill = rows + prompt.choices, longest_then, prefill + prompt.prompt_tokens
+        pictures += prompt.choices if prompt.pictures else 0
+        admit.append(place)
+    return tuple(admit)
 
 
 def _urgency(prompt: PromptView, index: int) -> tuple[bool, int, int]:

@@ -28,7 +28,7 @@ def view(waiting=(), prefilling=(), rows=0, row_tokens_max=0) -> BatchView:
 
 def test_short_prompts_share_one_iteration() -> None:
     plan = plan_step(view([PromptView(30, 10), PromptView(40, 10), PromptView(20, 10)]), LIMITS)
-    assert plan.admit == 3
+    assert plan.admit == (0, 1, 2)
     assert sorted(plan.chunks, key=lambda chunk: chunk.index) == [Chunk(0, 0, 30), Chunk(1, 0, 40), Chunk(2, 0, 20)]
 
 
@@ -77,12 +77,14 @@ def test_an_uncuttable_prompt_waits_for_its_own_iteration() -> None:
 
 def test_admission_keeps_the_order_of_arrival() -> None:
     plan = plan_step(view([PromptView(900, 600), PromptView(5, 5)], rows=1, row_tokens_max=100), LIMITS)
-    assert plan.admit == 0, "the small prompt does not overtake the one that waits for KV"
+    assert not plan.admit, "the small prompt does not overtake the one that waits for KV"
 
 
 @pytest.mark.parametrize(("rows", "choices", "admit"), [(3, 1, 1), (3, 2, 0), (4, 1, 0), (0, 4, 1)])
 def test_rows_are_bounded(rows: int, choices: int, admit: int) -> None:
-    assert plan_step(view([PromptView(5, 5, choices)], rows=rows, row_tokens_max=10), LIMITS).admit == admit
+    assert plan_step(view([PromptView(5, 5, choices)], rows=rows, row_tokens_max=10), LIMITS).admit == tuple(
+        range(admit)
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,11 +98,15 @@ def test_rows_are_bounded(rows: int, choices: int, admit: int) -> None:
 )
 def test_fits_ever(prompt: PromptView, fits: bool) -> None:
     assert fits_ever(prompt, LIMITS) is fits
-    assert plan_step(view([prompt]), LIMITS).admit == int(fits)
+    assert plan_step(view([prompt]), LIMITS).admit == ((0,) if fits else ())
 
 
 prompts = st.builds(
-    PromptView, prompt_tokens=st.integers(1, 400), tokens_max=st.integers(1, 100), choices=st.integers(1, 3)
+    PromptView,
+    prompt_tokens=st.integers(1, 400),
+    tokens_max=st.integers(1, 100),
+    choices=st.integers(1, 3),
+    pictures=st.booleans(),
 )
 
 
@@ -112,8 +118,8 @@ def test_every_prompt_that_fits_is_prefilled_and_no_limit_is_passed(arrivals: li
     finished = 0
     for _ in range(400):
         plan = plan_step(view(waiting, prefilling), LIMITS)
-        prefilling += waiting[: plan.admit]
-        del waiting[: plan.admit]
+        prefilling += [waiting[place] for place in plan.admit]
+        waiting = [prompt for place, prompt in enumerate(waiting) if place not in plan.admit]
         assert sum(prompt.choices for prompt in prefilling) <= LIMITS.sequences_max
         assert sum(chunk.end - chunk.start for chunk in plan.chunks) <= LIMITS.chunk_tokens
         assert bool(plan.chunks) == bool(prefilling)
@@ -158,3 +164,17 @@ def test_texts_that_keep_coming_do_not_keep_pictures_waiting() -> None:
         line.insert(place_in_line(line, True), True)
         line.pop(0)
         assert line.count(False) == 5 - started // 2 - 1
+
+
+def test_answers_about_pictures_leave_rows_to_texts_and_only_texts_pass_them() -> None:
+    limits = BatchLimits(sequences_max=8, chunk_tokens=64, kv_tokens_max=10_000)
+    picture, text = PromptView(5, 5, pictures=True), PromptView(5, 5)
+
+    def admitted(*waiting: PromptView, picture_rows: int, rows: int) -> tuple[int, ...]:
+        return plan_step(BatchView(waiting, [], rows, 10, picture_rows), limits).admit
+
+    assert admitted(picture, picture, text, picture, text, picture_rows=5, rows=5) == (0, 2, 4)
+    assert admitted(picture, text, text, text, picture_rows=6, rows=6) == (1, 2)
+    assert admitted(picture, picture_rows=0, rows=7) == (0,)
+    assert admitted(PromptView(5, 5, 8, pictures=True), text, picture_rows=0, rows=0) == (0,)
+    assert admitted(PromptView(5, 5, 8, pictures=True), text, picture_rows=1, rows=1) == (1,)

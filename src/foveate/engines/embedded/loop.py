@@ -138,7 +138,7 @@ class GenerationLoop:
             return
         job = Job(message.work, message.submitted_at, view)
         self._waiting.insert(
-            place_in_line([not other.work.pictures for other in self._waiting], not job.work.pictures), job
+            place_in_line([not other.view.pictures for other in self._waiting], not job.view.pictures), job
         )
 
     def _step(self) -> None:
@@ -150,10 +150,13 @@ class GenerationLoop:
                 [job.view for job in self._prefilling],
                 len(self._running),
                 row_tokens_max,
+                sum(row.job.view.pictures for row in self._running),
             ),
             self._limits,
         )
-        self._prefilling += [self._waiting.popleft() for _ in range(plan.admit)]
+        self._prefilling += [self._waiting[place] for place in plan.admit]
+        for place in reversed(plan.admit):
+            del self._waiting[place]
         jobs = list(self._prefilling)
         ends = {chunk.index: chunk.end for chunk in plan.chunks}
         for index, job in enumerate(jobs):

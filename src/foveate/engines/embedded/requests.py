@@ -89,7 +89,10 @@ class Row:
 
 def prompt_view(work: EngineWork, borders: Any) -> PromptView:
     """Return what the batching decision needs to know of a new request."""
-    return PromptView(len(work.token_ids), work.sampling.tokens_max, work.sampling.n, borders=borders)
+    sampling = work.sampling
+    return PromptView(
+        len(work.token_ids), sampling.tokens_max, sampling.n, borders=borders, pictures=bool(work.pictures)
+    )
 
 
 def progressed(view: PromptView, done: int | None) -> PromptView:
