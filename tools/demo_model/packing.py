@@ -1,8 +1,9 @@
 """Training batches: several questions share one picture under a tree mask.
 
 A sample is a trunk (optional system prompt, pictures) with question branches that see the trunk but not one
-another, so the pictures are paid for once. A quarter of the samples are plain conversations instead
-(text before the picture, or follow-up turns), and some have no picture.
+another, so the pictures are paid for once. A quarter of those are plain conversations instead
+(text before the picture, or follow-up turns), and some samples have no picture. Where a stage asks for it, a share
+of the samples puts every question before its pictures: each branch then repeats their tokens, encoded once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from stages import Stage
 from transformers import PreTrainedTokenizerFast
 
 Grid = tuple[int, int]  # rows and columns of image tokens
+TEXT_FIRST_TOKENS = 450  # image tokens of a sample whose branches each repeat the pictures after their question
 
 
 class Encoder:
@@ -40,6 +42,7 @@ class Sample:
     targets: list[bool] = field(default_factory=list)  # tokens the model must predict
     spans: list[tuple[str, int]] = field(default_factory=list)  # question type, number of target tokens
     pixels: list[tuple[int, np.ndarray]] = field(default_factory=list)  # which grid, patches
+    shown: list[int] = field(default_factory=list)  # indices into `pixels`, in the order of the tokens
     labels: list[np.ndarray] = field(default_factory=list)
 
     def text(self, text: str, at: int, branch: int = 0, target: bool = False) -> int:
@@ -52,16 +55,17 @@ class Sample:
             at += 1
         return at
 
-    def picture(self, grid: Grid, at: int) -> int:
-        """Append the image tokens of one picture on the trunk, placed as Qwen2.5-VL places them."""
-        at = self.text("<|vision_start|>", at)
+    def picture(self, number: int, grid: Grid, at: int, branch: int = 0) -> int:
+        """Append the image tokens of picture `number` of this sample, placed as Qwen2.5-VL places them."""
+        self.shown.append(number)
+        at = self.text("<|vision_start|>", at, branch)
         rows, columns = grid
         for i in range(rows * columns):
             self.ids.append(self.encoder.image_id)
             self.positions.append((at, at + i // columns, at + i % columns))
-            self.branches.append(0)
+            self.branches.append(branch)
             self.targets.append(False)
-        return self.text("<|vision_end|>", at + max(rows, columns))
+        return self.text("<|vision_end|>", at + max(rows, columns), branch)
 
     def answer(self, question: questions.Question, at: int, branch: int = 0) -> int:
         """Close the user's turn and append the answer, which is what is learnt."""
@@ -107,9 +111,9 @@ def make_sample(
         picked = questions.pick(rng, drawn, stage.questions)
         return picked._replace(text=questions.vary(rng, picked.text))
 
-    def all_pictures(at: int) -> int:
-        for index in which:
-            at = sample.picture(grids[index], at)
+    def all_pictures(at: int, branch: int = 0) -> int:
+        for number, index in enumerate(which):
+            at = sample.picture(number, grids[index], at, branch)
         return at
 
     at = 0
@@ -120,6 +124,11 @@ def make_sample(
         for branch in range(1, branches + 1):
             asked = question()
             sample.answer(asked, sample.text(user + asked.text, at, branch), branch)
+    elif stage.text_first and rng.random() < stage.text_first:
+        tokens = sum(grids[index][0] * grids[index][1] for index in which)
+        for branch in range(1, max(1, min(branches, TEXT_FIRST_TOKENS // tokens)) + 1):
+            asked = question()
+            sample.answer(asked, all_pictures(sample.text(user + asked.text, at, branch), branch), branch)
     elif rng.random() < 0.75:
         at = all_pictures(sample.text(user, at))
         for branch in range(1, branches + 1):
@@ -145,7 +154,7 @@ class Batch:
 
     `mask` is (B, 1, T, T), true where the row may see the column; `positions` is (3, B, T).
     `pixels[g]` is float32 (N, 4 * rows * columns, 588) for grid g; `picture_order` lists the pictures in
-    the order of their tokens as (grid, index within it); `labels[g]` is int64 (N, 7, rows * columns).
+    the order of their tokens as (grid, index within it), a repeated one again; `labels[g]` is int64 (N, 7, rows * columns).
     """
 
     ids: torch.Tensor
@@ -175,10 +184,12 @@ def collate(samples: list[Sample], grids: list[Grid]) -> Batch:
         positions[:, i, :n] = torch.tensor(sample.positions).T
         branches[i, :n] = torch.tensor(sample.branches)
         targets[i, :n] = torch.tensor(sample.targets)
+        slots = []
         for (grid, patches), known in zip(sample.pixels, sample.labels, strict=True):
-            order.append((grid, len(pixels.setdefault(grid, []))))
+            slots.append((grid, len(pixels.setdefault(grid, []))))
             pixels[grid].append(patches)
             labels.setdefault(grid, []).append(known)
+        order.extend(slots[number] for number in sample.shown)
     causal = torch.ones(length, length, dtype=torch.bool).tril()[None]
     related = (branches[:, None, :] == 0) | (branches[:, None, :] == branches[:, :, None])
     return Batch(

@@ -2,7 +2,7 @@
 
 One process, one thread, counted in steps: every step draws its own data from the seed and its number, so the
 same command makes the same model, and `--resume` continues exactly where a checkpoint was written. Nothing
-but the learning rate depends on the total number of steps, and that only in the second cycle, so
+but the learning rate depends on the total number of steps, and that only in the last cycle, so
 a run may be given another total as long as that has not begun.
 """
 
@@ -30,10 +30,11 @@ from stages import stage_at
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-STEPS = 9000
-FIRST_CYCLE = 7600  # the learning rate falls to FLOOR by this step, rises once more to SECOND_PEAK, and falls again
+STEPS = 11_400
+FIRST_CYCLE = 7600  # the learning rate falls to FLOOR by this step
 DECAY = 0.45  # the last part of the first cycle, over which the learning rate falls
-FLOOR, SECOND_PEAK = 0.02, 0.5
+FLOOR = 0.02
+RESTARTS = [(FIRST_CYCLE, 0.5), (9000, 0.4)]  # from this step it falls to FLOOR again, from this factor
 WARM_UP = 100
 MUON_RATE, ADAM_RATE = 0.015, 1.3e-3
 AUXILIARY_UNTIL, AUXILIARY_END = 2000, 0.1  # weight of the auxiliary losses: from 1 to END, linearly
@@ -76,9 +77,11 @@ def draw_batch(seed: int, step: int, encoder: packing.Encoder) -> packing.Batch:
 
 
 def learning_rate_factor(step: int, steps: int) -> float:
-    """Warm-up, stable, linear decay to `FLOOR`; then a second, lower cycle that only decays."""
-    if step >= FIRST_CYCLE:
-        return SECOND_PEAK * max(FLOOR, (steps - step) / (steps - FIRST_CYCLE))
+    """Warm-up, stable, linear decay to `FLOOR`; then lower cycles that only decay."""
+    ends = [start for start, _ in RESTARTS[1:]] + [steps]
+    for (start, peak), end in reversed(list(zip(RESTARTS, ends, strict=True))):
+        if step >= start:
+            return peak * max(FLOOR, (end - step) / (end - start))
     left = (FIRST_CYCLE - step) / (DECAY * FIRST_CYCLE)
     return min(1.0, (step + 1) / WARM_UP) * max(FLOOR, min(1.0, left))
 
@@ -170,8 +173,8 @@ class Trainer:
         for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step = state["step"]
-        if self.step > FIRST_CYCLE:
-            self.progress.say(f"resumed within the second cycle of a run of {self.steps} steps: keep that total")
+        if self.step > RESTARTS[-1][0]:
+            self.progress.say(f"resumed within the last cycle of a run of {self.steps} steps: keep that total")
 
     def one_step(self) -> None:
         batch = draw_batch(self.seed, self.step, self.encoder)
