@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +83,30 @@ def test_branches_do_not_see_one_another(model, tokenizer):
         after, _ = fast_forward.hidden_states(model, batch, encoder.image_id)
     assert not torch.equal(before[0, branches == 1], after[0, branches == 1])
     torch.testing.assert_close(before[0, branches > 1], after[0, branches > 1])
+
+
+def test_questions_before_pictures_equal_the_library(model, tokenizer):
+    """Each branch repeats the pictures after its question; alone, it is a conversation the library reads the same."""
+    encoder = packing.Encoder(tokenizer)
+    grids = [(4, 6), (6, 5)]
+    stage = replace(stages.STAGES[0], text_first=1.0)
+    sample = packing.make_sample(random.Random(2), encoder, grids, 2, branches=3, stage=stage)
+    batch = packing.collate([sample], grids)
+    assert max(sample.branches) == 3
+    assert sample.shown == [0, 1] * 3
+    assert sum(len(pixels) for pixels in batch.pixels.values()) == 2  # each picture is encoded once
+    with torch.no_grad():
+        hidden, _ = fast_forward.hidden_states(model, batch, encoder.image_id)
+        ours = model.lm_head(hidden)[0, : len(sample.ids)]
+    branches = torch.tensor(sample.branches)
+    for branch in range(1, 4):
+        rows = ((branches == 0) | (branches == branch)).nonzero()[:, 0]
+        alone = packing.Sample(encoder, ids=[sample.ids[i] for i in rows])
+        one = SimpleNamespace(
+            ids=batch.ids[:, rows], picture_order=batch.picture_order[:2], pixels=batch.pixels, grids=grids
+        )
+        theirs = library_logits(model, one, alone, encoder.image_id)
+        torch.testing.assert_close(ours[rows], theirs, atol=1e-4, rtol=1e-4)
 
 
 def scene(*items):
@@ -177,11 +203,15 @@ def test_resumed_training_is_the_same_training(tokenizer, tmp_path, monkeypatch)
         assert torch.equal(ours, theirs)
 
 
-def test_total_steps_matter_only_in_the_second_cycle():
+def test_total_steps_matter_only_in_the_last_cycle():
     rate = train.learning_rate_factor
-    for step in range(0, train.FIRST_CYCLE, 100):
-        assert rate(step, 8000) == rate(step, 9000)
-    assert rate(train.FIRST_CYCLE - 1, 9000) == train.FLOOR
-    assert rate(train.FIRST_CYCLE, 9000) == train.SECOND_PEAK
-    assert rate(8200, 9000) < rate(7800, 9000) < train.SECOND_PEAK
-    assert rate(8999, 9000) == train.SECOND_PEAK * train.FLOOR
+    last, peak = train.RESTARTS[-1]
+    for step in range(0, last, 100):
+        assert rate(step, last + 100) == rate(step, train.STEPS)
+    assert rate(train.FIRST_CYCLE - 1, train.STEPS) == train.FLOOR
+    starts = [start for start, _ in train.RESTARTS]
+    for (start, top), end in zip(train.RESTARTS, [*starts[1:], train.STEPS], strict=True):
+        assert rate(start, train.STEPS) == top
+        assert rate((start + end) // 2, train.STEPS) == pytest.approx(top / 2, rel=0.01)
+        assert rate(end - 1, train.STEPS) == top * train.FLOOR
+    assert peak <= train.RESTARTS[0][1]
