@@ -128,7 +128,7 @@ def test_a_gateway_that_is_killed_leaves_nothing(tmp_path: Path, death: signal.S
         assert len(pids) == 4
         assert not any(gone(pid) for pid in pids)
         process.send_signal(death)
-        process.wait()
+        process.wait(60)
         assert not wait_until_gone(pids)
         assert process.stderr is not None
         assert process.stderr.read() == "", "every worker closed its standard error, and none complained"
@@ -146,7 +146,7 @@ def test_ctrl_c_reaches_the_gateway_only(tmp_path: Path) -> None:
     process, pids = start_gateway(tmp_path)
     with process:
         os.killpg(process.pid, signal.SIGINT)
-        process.wait()
+        process.wait(60)
         assert process.stderr is not None
         complaints = process.stderr.read()
     assert "KeyboardInterrupt" in complaints
