@@ -1,0 +1,95 @@
+"""The only wiring: settings in, a running server out. No other package constructs a collaborator.
+
+:func:`journey` builds the whole; each module beside it turns some of the settings into parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from foveate.assembly import bounds, gauges, rules
+from foveate.assembly.rules import reading
+from foveate.assembly.version import Say, appearance, engine_of, find_model, load, pool_config
+from foveate.caches.aliases import Aliases
+from foveate.caches.bad_media import BadMedia
+from foveate.caches.keys import EncoderKey
+from foveate.caches.single_flight import SingleFlight
+from foveate.journey.job import Got, Made, Wanted
+from foveate.journey.reload import Reloads
+from foveate.journey.service import Journey
+from foveate.journey.text import TextWork
+from foveate.journey.tools import Tools
+from foveate.journey.warm import warm
+from foveate.media.pool import MediaPool
+from foveate.models.loading import load_prompt_side
+from foveate.models.preload import preload_modules
+from foveate.observe.metrics import Metrics
+from foveate.observe.observer import Observer
+from foveate.runtime.local.runtime import LocalRuntime
+from foveate.settings import Settings
+
+__all__ = ["journey", "reading"]
+
+WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
+"""Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
+
+
+@asynccontextmanager
+async def journey(
+    settings: Settings, *, say: Say, read: Callable[[], Settings] | None = None
+) -> AsyncIterator[Journey]:
+    """Build everything behind the API, ready to answer; leaving ends every worker. Raises StartupError.
+
+    ``read`` reads the settings again for a reload; without it a reload finds them unchanged (but for the keys file).
+    """
+    async with AsyncExitStack() as scope:
+        # What the settings alone can tell is told before anything is loaded.
+        arena_bytes = bounds.arena_bytes(settings)
+        metrics = Metrics()
+        reloads = Reloads(reading(settings), lambda: reading(read() if read is not None else settings), metrics)
+        fetcher = rules.fetcher(settings, scope)
+        request_log = gauges.request_log(settings.log, scope)
+        files, name = await find_model(settings, say)
+        arena = bounds.arena(arena_bytes)
+        modules = await asyncio.to_thread(preload_modules, files.family)
+        runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
+        scope.push_async_callback(runtime.close)
+        media = MediaPool(runtime, pool_config(settings, files))
+        engine = engine_of(settings, files, name, runtime, say)
+        # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
+        fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
+        flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
+        scope.push_async_callback(fetches.aclose)
+        scope.push_async_callback(flights.aclose)
+        prompt_side = await load(partial(load_prompt_side, files, appearance(settings)), media, engine, scope)
+        text = TextWork(prompt_side)
+        scope.callback(text.close)
+        tools = Tools(
+            limits=bounds.limits(settings),
+            arena=arena,
+            prompt_side=prompt_side,
+            text=text,
+            rules=reloads.live,
+            reloads=reloads,
+            fetcher=fetcher,
+            media=media,
+            encoder=engine,
+            engine=engine,
+            processor_cache=bounds.processor_cache(settings.cache, arena),
+            encoder_cache=bounds.encoder_cache(settings.cache, arena),
+            bad_media=BadMedia(settings.cache.bad_media_seconds),
+            aliases=Aliases(settings.cache.aliases_max),
+            fetches=fetches,
+            flights=flights,
+            observer=Observer(metrics, request_log),
+            metrics=metrics,
+            multimodal_places=bounds.places(settings),
+            in_flight=bounds.in_flight(settings),
+        )
+        lag = await scope.enter_async_context(gauges.loop_lag(metrics))
+        gauges.bind(metrics, tools, engine, lag, request_log)
+        await warm(tools)
+        yield Journey(tools, models=(name,))

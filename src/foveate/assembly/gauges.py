@@ -1,0 +1,72 @@
+"""Who answers for the metrics that are read at scrape time, and the request log."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from foveate.core.errors import StartupError
+from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.journey.in_flight import QUANTITIES, InFlight
+from foveate.journey.tools import Tools
+from foveate.observe.loop_lag import LoopLag
+from foveate.observe.metrics import Metrics
+from foveate.observe.request_log import RequestLog
+from foveate.settings import LogSettings
+
+
+def loop_lag(metrics: Metrics) -> LoopLag:
+    return LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
+
+
+def bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, request_log: RequestLog | None) -> None:
+    """Tie the metrics that are read at scrape time to their owners."""
+    media, arena = tools.media, tools.arena
+    metrics.bind_cache("processor", tools.processor_cache.stats)
+    metrics.bind_cache("encoder", tools.encoder_cache.stats)
+    observer, bad_media = tools.observer, tools.bad_media
+    metrics.bind("foveate_bad_media_refusals_total", lambda: bad_media.refusals)
+    metrics.bind("foveate_kv_prefix_requests_total", lambda: observer.kv_prefix.requests)
+    metrics.bind("foveate_kv_prefix_hits_total", lambda: observer.kv_prefix.hits)
+    metrics.bind("foveate_kv_prefix_prompt_tokens_total", lambda: observer.kv_prefix.prompt_tokens)
+    metrics.bind("foveate_kv_prefix_cached_tokens_total", lambda: observer.kv_prefix.cached_tokens)
+    metrics.bind("foveate_aliases", lambda: len(tools.aliases))
+    metrics.bind("foveate_media_workers", lambda: media.alive)
+    metrics.bind("foveate_media_workers_busy", lambda: media.busy)
+    metrics.bind("foveate_media_queue_length", lambda: media.waiting)
+    metrics.bind("foveate_media_worker_restarts_total", lambda: media.restarts)
+    metrics.bind("foveate_engine_ready", lambda: engine.ready)
+    metrics.bind("foveate_engine_restarts_total", lambda: engine.restarts)
+    metrics.bind("foveate_arena_used_bytes", lambda: arena.used_bytes)
+    metrics.bind("foveate_arena_capacity_bytes", lambda: arena.capacity_bytes)
+    metrics.bind("foveate_admission_waiting", lambda: tools.multimodal_places.waiting)
+    metrics.bind("foveate_admission_places_taken", lambda: tools.multimodal_places.taken)
+    _bind_in_flight(metrics, tools.in_flight)
+    metrics.bind("foveate_event_loop_lag_p99_seconds", lag.p99)
+    metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
+    assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
+
+
+def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:
+    metrics.bind("foveate_in_flight_requests", lambda: accounts.requests)
+    metrics.bind("foveate_in_flight_tenants", lambda: accounts.tenants)
+    for quantity in QUANTITIES:
+        name = "media_bytes" if quantity == "bytes" else quantity
+        metrics.bind(f"foveate_in_flight_{name}", partial(accounts.used, quantity))
+        metrics.bind(f"foveate_in_flight_{name}_capacity", partial(accounts.capacity.__getitem__, quantity))
+
+
+def request_log(settings: LogSettings, scope: AsyncExitStack) -> RequestLog | None:
+    if settings.requests == "off":
+        return None
+    made = RequestLog(None if settings.requests == "stdout" else Path(settings.requests))
+    try:
+        made.start()
+    except OSError as error:
+        raise StartupError(
+            f"The request log {settings.requests!r} cannot be opened: {error.strerror}. Set log.requests to a writable file."
+        ) from error
+    scope.push_async_callback(partial(asyncio.to_thread, made.close))
+    return made
