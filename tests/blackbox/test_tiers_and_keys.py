@@ -227,6 +227,7 @@ def test_the_admin_api_is_for_admins(operated: Operated) -> None:
             "keys": 3,
             "changed": ["multimodal_budget.default.max_images"],
             "restart_needed": ["server.drain_seconds"],
+            "warnings": [],
         }
         rules = http.get("/admin/rules").json()
     assert rules["tiers"]["default"]["max_images"] == 5

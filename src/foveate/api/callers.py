@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from foveate.core.budget import Caller
+from foveate.core.budget import TIER_HEADER, Caller
 from foveate.core.errors import InvalidParameter, NotPermitted, Unauthenticated
 from foveate.journey.port import Service
 
 _KEY_BYTES_MAX: Final = 4096
 _TIER_BYTES_MAX: Final = 256
-_TIER_HEADER: Final = "X-Foveate-Tier"
+_TIER_NAME: Final = TIER_HEADER.lower().encode()
 
 
 def caller_of(service: Service, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
@@ -30,7 +30,7 @@ def caller_of(service: Service, headers: Iterable[tuple[bytes, bytes]]) -> Calle
             keys.setdefault(_bearer(value), "Authorization")
         elif name == b"x-api-key":
             keys.setdefault(value.strip(), "x-api-key")
-        elif name == b"x-foveate-tier":
+        elif name == _TIER_NAME:
             tiers.add(value.strip())
     keys.pop(b"", None)
     tiers.discard(b"")
@@ -39,7 +39,7 @@ def caller_of(service: Service, headers: Iterable[tuple[bytes, bytes]]) -> Calle
         where = " and ".join(names) if len(names) > 1 else f"The {names[0]} headers"
         raise InvalidParameter(f"{where} hold different API keys; send one key.", param=names[-1])
     if len(tiers) > 1:
-        raise InvalidParameter(f"The {_TIER_HEADER} headers name different tiers; send one.", param=_TIER_HEADER)
+        raise InvalidParameter(f"The {TIER_HEADER} headers name different tiers; send one.", param=TIER_HEADER)
     key, tier = next(iter(keys), b""), next(iter(tiers), b"")
     if len(key) > _KEY_BYTES_MAX:
         raise Unauthenticated

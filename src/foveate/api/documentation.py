@@ -17,6 +17,7 @@ from foveate.api import errors, parameters, replies
 from foveate.api.budget import BudgetReply
 from foveate.api.estimation import EstimateReply
 from foveate.api.schema import ChatRequest, CompletionRequest
+from foveate.core.budget import TIER_HEADER
 from foveate.core.errors import StartupError, error_classes
 from foveate.journey.cache_port import Aliases, CachedKeys, CachesReport, Curve, Dropped, Forgotten
 from foveate.journey.port import Reloaded, RulesInForce
@@ -64,7 +65,7 @@ _SCHEMES: Final = {
 }
 _SECURITY: Final[list[dict[str, list[str]]]] = [{}, {"bearer": []}, {"apiKey": []}]
 _TIER: Final = {
-    "name": "X-Foveate-Tier",
+    "name": TIER_HEADER,
     "in": "header",
     "required": False,
     "schema": {"type": "string"},

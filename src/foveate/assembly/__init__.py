@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from foveate.assembly import bounds, gauges, rules
-from foveate.assembly.rules import reading
+from foveate.assembly.checks import check
 from foveate.assembly.version import Say, appearance, engine_of, find_model, load, pool_config
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
@@ -31,7 +31,7 @@ from foveate.observe.observer import Observer
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
-__all__ = ["journey", "reading"]
+__all__ = ["check", "journey"]
 
 WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
 """Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
@@ -47,13 +47,13 @@ async def journey(
     """
     async with AsyncExitStack() as scope:
         # What the settings alone can tell is told before anything is loaded.
-        arena_bytes = bounds.arena_bytes(settings)
+        checked = check(settings)
         metrics = Metrics()
-        reloads = Reloads(reading(settings), lambda: reading(read() if read is not None else settings), metrics)
-        fetcher = rules.fetcher(settings, scope)
+        reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
+        fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings.log, scope)
         files, name = await find_model(settings, say)
-        arena = bounds.arena(arena_bytes)
+        arena = bounds.arena(checked.arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
         runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
         scope.push_async_callback(runtime.close)

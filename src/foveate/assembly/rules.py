@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from foveate import __version__
@@ -13,7 +14,7 @@ from foveate.journey.rules import Rules
 from foveate.media.fetch import Fetcher, FetchLimits
 from foveate.media.policy import UrlPolicy
 from foveate.media.proxy import Proxy
-from foveate.media.resolve import ServerResolver, parse_servers
+from foveate.media.resolve import ServerResolver
 from foveate.settings import Settings, budgets, flat, read_keys, restart_keys
 
 
@@ -64,14 +65,15 @@ def _fetch_limits(settings: Settings) -> FetchLimits:
     )
 
 
-def fetcher(settings: Settings, scope: AsyncExitStack) -> Fetcher:
-    """Raises StartupError when the proxy or a name server is not written as one."""
-    fetch = settings.fetch
+def fetcher(
+    settings: Settings, scope: AsyncExitStack, *, name_servers: Sequence[tuple[str, int]], proxy: Proxy | None
+) -> Fetcher:
+    """Without ``name_servers`` the system resolves."""
     made = Fetcher(
         user_agent=_user_agent(settings),
         limits=_fetch_limits(settings),
-        resolver=ServerResolver(parse_servers(fetch.dns_servers)) if fetch.dns_servers else None,
-        proxy=Proxy.of(fetch.proxy) if fetch.proxy else None,
+        resolver=ServerResolver(name_servers) if name_servers else None,
+        proxy=proxy,
     )
     scope.push_async_callback(made.aclose)
     return made

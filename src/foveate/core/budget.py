@@ -15,6 +15,9 @@ DEFAULT_TIER: Final = "default"
 ANYONE: Final = "anyone"
 """The tenant of every request while no API keys are configured."""
 
+TIER_HEADER: Final = "X-Foveate-Tier"
+"""The request's header that asks for another tier than its key's own."""
+
 OnExcess = Literal["reject", "fit"]
 Sampling = Literal["uniform", "fps"]
 Unit = Literal["pictures", "videos", "pixels", "frames", "bytes", "seconds", "tokens", "redirects", "requests"]

@@ -209,10 +209,6 @@ class Charge:
         tenant.requests += self._counted
         accounts.requests += self._counted
 
-    def held(self, quantity: Quantity) -> int:
-        """What this request was charged."""
-        return self._held[quantity]
-
     def judge(self, quantity: Quantity, total: int) -> None:
         """Judge a request's own total against the whole capacities, whatever is under way. Raises MediaTotalTooLarge."""
         for name, capacity, _ in self._limits(quantity):

@@ -30,6 +30,11 @@ class KeyRing:
         """Return what is known of a key, or None."""
         return self._by_digest.get(digest(key))
 
+    @property
+    def admin(self) -> bool:
+        """Whether any of them may use the admin API."""
+        return any(key.admin for key in self._by_digest.values())
+
     def tenants(self) -> dict[str, int]:
         """Return the number of keys of each tenant."""
         return dict(sorted(Counter(key.tenant for key in self._by_digest.values()).items()))

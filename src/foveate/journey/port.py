@@ -123,12 +123,15 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """What a reload did. ``restart_needed`` names settings that changed in the file but hold only after a restart."""
+    """What a reload did. ``restart_needed`` names settings that changed in the file but hold only after a restart; ``warnings`` are
+    sentences about what holds now and may not have been meant.
+    """
 
     tiers: tuple[str, ...]
     keys: int
     changed: tuple[str, ...]
     restart_needed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class RulesInForce(msgspec.Struct, frozen=True):

@@ -20,6 +20,12 @@ from foveate.observe.logging import get_logger
 from foveate.observe.metrics import Metrics
 
 KEYS_FILE = "auth.keys_file"
+_NO_ADMIN_LEFT = (
+    "No API key has admin: true any more, so nobody may use the admin API. "
+    "To change that, edit the keys and send the server SIGHUP."
+)
+"""A warning and no refusal: a server may start so too, and SIGHUP still reloads."""
+
 log = get_logger(__name__)
 
 
@@ -63,9 +69,12 @@ class Reloads:
         if fresh.rules.keys != old.rules.keys and not any(key.startswith("auth.") for key in changed):
             changed.append(KEYS_FILE)
         waiting = [key for key in _differing(self._started_with, fresh.settings) if key in fresh.restart]
-        done = Reloaded(tuple(fresh.rules.tiers), len(fresh.rules.keys), tuple(changed), tuple(waiting))
+        warnings = (_NO_ADMIN_LEFT,) if old.rules.keys.admin and not fresh.rules.keys.admin else ()
+        done = Reloaded(tuple(fresh.rules.tiers), len(fresh.rules.keys), tuple(changed), tuple(waiting), warnings)
         self._metrics.count("foveate_reloads_total", "reloaded")
         log.info("reloaded", tiers=done.tiers, keys=done.keys, changed=done.changed, restart_needed=done.restart_needed)
+        for warning in warnings:
+            log.warning(warning)
         return done
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from foveate.core.budget import ANYONE, DEFAULT_TIER, Budget, Caller
+from foveate.core.budget import ANYONE, DEFAULT_TIER, TIER_HEADER, Budget, Caller
 from foveate.core.errors import NotPermitted, Unauthenticated
 from foveate.journey.key_ring import KeyRing
 from foveate.journey.port import RulesInForce, UrlTerms
 from foveate.media.policy import UrlPolicy
 
 HTTPS_ONLY = UrlTerms(("https", "data"), (80, 443))
-TIER_HEADER = "X-Foveate-Tier"
 
 
 @dataclass(frozen=True)

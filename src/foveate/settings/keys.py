@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError, field_validator
 
-from foveate.core.budget import ANYONE, DEFAULT_TIER
+from foveate.core.budget import ANYONE, DEFAULT_TIER, TIER_HEADER
 from foveate.core.errors import StartupError
 from foveate.core.keys import ApiKey, digest, key_fault
 from foveate.settings.declare import Section, setting
@@ -40,7 +40,7 @@ class KeyEntry(Section):
     )
     tier: str = setting(DEFAULT_TIER, "Tier of its requests.")
     sha256: str = setting(..., "SHA-256 of the key, hexadecimal.")
-    may_use: tuple[str, ...] = setting((), "Tiers that a request may ask for by X-Foveate-Tier.")
+    may_use: tuple[str, ...] = setting((), f"Tiers that a request may ask for by {TIER_HEADER}.")
     admin: bool = setting(False, "Whether it may use the admin API.")
 
     @field_validator("tenant")

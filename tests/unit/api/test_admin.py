@@ -54,6 +54,7 @@ async def test_what_comes_back() -> None:
             "keys": 2,
             "changed": ["auth.keys_file"],
             "restart_needed": ["server.port"],
+            "warnings": [],
         }
         rules = (await client.get(f"{base}/admin/rules")).json()
         assert rules["tiers"]["default"]["max_images"] == Budget().max_images

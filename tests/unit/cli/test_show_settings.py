@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from foveate.cli.main import app
+from foveate.core.errors import StartupError
 
 
 @pytest.fixture
@@ -28,3 +31,26 @@ def test_values_in_force_are_shown_as_a_settings_file(shown: str) -> None:
 def test_no_secret_is_shown(shown: str) -> None:
     assert "hunter2" not in shown
     assert "0123456789-abcdefghij" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cache: {encoder_bytes_max: 900MiB}", "limits.arena_bytes_max"),
+        ("auth: {keys_file: keys.yaml}", "No such file"),
+        ("auth: {keys: ['acme:batch:sha256:" + "0" * 64 + "']}", "no tier 'batch'"),
+        ("fetch: {private_networks: [nonsense]}", "'nonsense' is not a network"),
+        ("fetch: {hosts: ['a*b.example']}", "a*b.example"),
+        ("fetch: {dns_servers: [nonsense]}", "'nonsense' is not a name server"),
+        ("fetch: {proxy: 'socks5://proxy:1080'}", "fetch.proxy"),
+    ],
+)
+def test_what_a_start_or_a_reload_refuses_is_refused_here_in_the_same_words(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "foveate.yaml"
+    file.write_text(text)
+    result = CliRunner().invoke(app, ["settings", "--config", str(file)])
+    assert isinstance(result.exception, StartupError)
+    assert said in result.exception.public
+    assert not result.output

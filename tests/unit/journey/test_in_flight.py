@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -140,6 +141,7 @@ steps = st.tuples(
 def test_whatever_happens_no_limit_is_exceeded_and_everything_returns(steps: list[Any]) -> None:
     accounts = house()
     charges: dict[int, Any] = {}
+    charged: Counter[tuple[int, str]] = Counter()
     for number, tenant, what, amount in steps:
         with contextlib.suppress(HouseFull, MediaTotalTooLarge):
             charge = charges.get(number)
@@ -147,11 +149,14 @@ def test_whatever_happens_no_limit_is_exceeded_and_everything_returns(steps: lis
                 charge = charges[number] = accounts.open(caller(tenant, max_tenant_pixels=900, max_tenant_requests=3))
             if what == "release":
                 charges.pop(number).release()
+                for quantity in QUANTITIES:
+                    del charged[number, quantity]
             else:
                 charge.add(what, amount)
+                charged[number, what] += amount
         assert all(accounts.used(quantity) <= 1000 for quantity in QUANTITIES)
         assert all(
-            accounts.used(quantity) == sum(charge.held(quantity) for charge in charges.values())
+            accounts.used(quantity) == sum(amount for (_, what), amount in charged.items() if what == quantity)
             for quantity in QUANTITIES
         )
     for charge in charges.values():

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from foveate.assembly import reading
+from foveate.assembly import check
 from foveate.core.errors import SettingsRefused
 from foveate.core.keys import digest
 from foveate.journey.reload import Reading, Reloads
@@ -31,7 +32,7 @@ class Operator:
 
     def read(self) -> Reading:
         self.reads += 1
-        return reading(load(config=str(self.settings)))
+        return check(load(config=str(self.settings))).reading
 
 
 @pytest.fixture
@@ -114,6 +115,7 @@ async def test_what_waits_for_a_restart_is_named_until_it_is_taken_back(
         ("server: {port: 70000}", "less than or equal to 65535"),
         ("auth: {keys_file: /no/such/file}", "No such file"),
         ("fetch: {private_networks: [nonsense]}", "'nonsense' is not a network"),
+        ("fetch: {dns_servers: [nonsense]}", "'nonsense' is not a name server"),
         (f"auth: {{keys: ['acme:batch:sha256:{KEY}']}}", "there is no tier 'batch'"),
     ],
 )
@@ -152,6 +154,23 @@ async def test_reloads_are_taken_one_at_a_time(operator: Operator) -> None:
     reloads = Reloads(first, read, Metrics())
     await asyncio.gather(*(reloads.reload() for _ in range(8)))
     assert (most, operator.reads) == (1, 9)
+
+
+async def test_a_reload_that_leaves_nobody_to_administer_says_so_once(
+    operator: Operator, live_of: Callable[[], tuple[LiveRules, Reloads]]
+) -> None:
+    operator.write(f"auth: {{keys_file: {operator.keys}}}")
+    operator.keys.write_text(f"[{{tenant: ops, sha256: {KEY}, admin: true}}, {{tenant: acme, sha256: {OTHER}}}]")
+    live, reloads = live_of()
+    assert (await reloads.reload()).warnings == ()
+    operator.keys.write_text(f"[{{tenant: acme, sha256: {OTHER}}}]")
+    with capture_logs() as lines:
+        done = await reloads.reload()
+    assert len(done.warnings) == 1
+    assert "admin: true" in done.warnings[0]
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == list(done.warnings)
+    assert live.current.in_force().keys == {"acme": 1}, "what the operator wrote holds"
+    assert (await reloads.reload()).warnings == (), "there was none before this one"
 
 
 async def test_a_settings_file_that_lost_its_keys_does_not_open_the_server(

@@ -1,0 +1,39 @@
+"""What the settings alone can tell is wrong, told before anything is loaded.
+
+A start, a reload and ``foveate settings`` run the same checks: a file that one of them takes is taken by all. Does not cover types, bounds
+and names of settings (:mod:`foveate.settings`), nor what only the machine can tell: the model, its memory, the port, the log's file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foveate.assembly.bounds import arena_bytes
+from foveate.assembly.rules import reading
+from foveate.journey.reload import Reading
+from foveate.media.proxy import Proxy
+from foveate.media.resolve import parse_servers
+from foveate.settings import Settings
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Settings that a server could start with, and what was made of them on the way.
+
+    ``name_servers`` are address and port; empty: the system's resolver.
+    """
+
+    reading: Reading
+    arena_bytes: int
+    name_servers: tuple[tuple[str, int], ...]
+    proxy: Proxy | None
+
+
+def check(settings: Settings) -> Checked:
+    """Check them, the keys file included. Raises StartupError that names the setting."""
+    return Checked(
+        reading=reading(settings),
+        arena_bytes=arena_bytes(settings),
+        name_servers=tuple(parse_servers(settings.fetch.dns_servers)),
+        proxy=Proxy.of(settings.fetch.proxy) if settings.fetch.proxy else None,
+    )
