@@ -82,5 +82,5 @@ async def settled(service: Journey) -> None:
     """Wait until nothing is under way, workers' late answers included."""
     async with asyncio.timeout(30):
         await service.idle()
-        while service.tools.arena.used_bytes != cached_bytes(service) or service.tools.media.busy:
+        while service.tools.arena.used_bytes != cached_bytes(service) or service.tools.roll_out.stable.media.busy:
             await asyncio.sleep(0.01)

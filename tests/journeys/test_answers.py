@@ -13,6 +13,7 @@ from tests.journeys.asking import BLUE, RED, ask, picture, request, settled
 from foveate.core.errors import UrlRefused
 from foveate.core.media import ImageOptions, UrlRef
 from foveate.core.stages import STAGES
+from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
 from foveate.models.port import VisualEstimate
 
@@ -118,13 +119,14 @@ async def test_inputs_larger_than_estimated_get_a_larger_slot(service: Journey) 
         """The prompt side, but with a price that is far too low."""
 
         def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
-            right = service.tools.prompt_side.estimate(width, height, options)
+            right = service.tools.roll_out.stable.prompt_side.estimate(width, height, options)
             return msgspec.structs.replace(right, input_bytes_max=64)
 
         def __getattr__(self, name: str) -> object:
-            return getattr(service.tools.prompt_side, name)
+            return getattr(service.tools.roll_out.stable.prompt_side, name)
 
-    tools = dataclasses.replace(service.tools, prompt_side=Underestimating())
+    serving = dataclasses.replace(service.tools.roll_out.stable, prompt_side=Underestimating())
+    tools = dataclasses.replace(service.tools, roll_out=RollOut(serving))
     answered = await ask(Journey(tools, models=service.models), request(picture(BLUE)))
     assert answered.text == "A blue circle."
 

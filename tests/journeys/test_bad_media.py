@@ -28,7 +28,7 @@ class Jobs:
 
     def __init__(self, service: Journey) -> None:
         self.done = 0
-        self._media = service.tools.media
+        self._media = service.tools.roll_out.stable.media
         self._run = self._media.run
 
     async def run(self, *job: object, **options: object) -> object:
@@ -39,7 +39,7 @@ class Jobs:
 @pytest.fixture
 def jobs(service: Journey, monkeypatch: pytest.MonkeyPatch) -> Jobs:
     counted = Jobs(service)
-    monkeypatch.setattr(service.tools.media, "run", counted.run)
+    monkeypatch.setattr(service.tools.roll_out.stable.media, "run", counted.run)
     return counted
 
 
@@ -89,7 +89,7 @@ async def test_what_a_worker_had_no_room_for_is_no_fault_of_the_picture(
 
     good = picture(RED)
     with monkeypatch.context() as patched:
-        patched.setattr(service.tools.media, "run", full)
+        patched.setattr(service.tools.roll_out.stable.media, "run", full)
         errors = await asyncio.gather(*(refusal(service, good) for _ in range(4)))
     assert {type(error) for error in errors} == {QueueFull}
     assert (await ask(service, request(good))).text == "A red circle."

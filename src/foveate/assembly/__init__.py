@@ -19,7 +19,9 @@ from foveate.caches.keys import EncoderKey
 from foveate.caches.single_flight import SingleFlight
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.reload import Reloads
+from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
+from foveate.journey.serving import Serving
 from foveate.journey.text import TextWork
 from foveate.journey.tools import Tools
 from foveate.journey.warm import warm
@@ -67,17 +69,14 @@ async def journey(
         prompt_side = await load(partial(load_prompt_side, files, appearance(settings)), media, engine, scope)
         text = TextWork(prompt_side)
         scope.callback(text.close)
+        serving = Serving(files.name, prompt_side, text, media, engine, engine)
         tools = Tools(
             limits=bounds.limits(settings),
             arena=arena,
-            prompt_side=prompt_side,
-            text=text,
+            roll_out=RollOut(serving),
             rules=reloads.live,
             reloads=reloads,
             fetcher=fetcher,
-            media=media,
-            encoder=engine,
-            engine=engine,
             processor_cache=bounds.processor_cache(settings.cache, arena),
             encoder_cache=bounds.encoder_cache(settings.cache, arena),
             bad_media=BadMedia(settings.cache.bad_media_seconds),
@@ -90,6 +89,6 @@ async def journey(
             in_flight=bounds.in_flight(settings),
         )
         lag = await scope.enter_async_context(gauges.loop_lag(metrics))
-        gauges.bind(metrics, tools, engine, lag, request_log)
-        await warm(tools)
+        gauges.bind(metrics, tools, media, engine, lag, request_log)
+        await warm(serving, arena)
         yield Journey(tools, models=(name,))

@@ -11,6 +11,7 @@ from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.tools import Tools
+from foveate.media.pool import MediaPool
 from foveate.observe.loop_lag import LoopLag
 from foveate.observe.metrics import Metrics
 from foveate.observe.request_log import RequestLog
@@ -21,9 +22,16 @@ def loop_lag(metrics: Metrics) -> LoopLag:
     return LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
 
 
-def bind(metrics: Metrics, tools: Tools, engine: EmbeddedEngine, lag: LoopLag, request_log: RequestLog | None) -> None:
+def bind(
+    metrics: Metrics,
+    tools: Tools,
+    media: MediaPool,
+    engine: EmbeddedEngine,
+    lag: LoopLag,
+    request_log: RequestLog | None,
+) -> None:
     """Tie the metrics that are read at scrape time to their owners."""
-    media, arena = tools.media, tools.arena
+    arena = tools.arena
     metrics.bind_cache("processor", tools.processor_cache.stats)
     metrics.bind_cache("encoder", tools.encoder_cache.stats)
     observer, bad_media = tools.observer, tools.bad_media

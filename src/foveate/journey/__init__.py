@@ -112,7 +112,15 @@ def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
     )
     deadline = request.received_at + tools.limits.request_seconds_max
     scope = request.caller.tenant if tools.limits.caches_per_tenant else ""
-    return Job(request, ledger, deadline, rules=tools.rules.current, scope=scope, unpacked=unpacked)
+    return Job(
+        request,
+        ledger,
+        deadline,
+        rules=tools.rules.current,
+        serving=tools.roll_out.stable,
+        scope=scope,
+        unpacked=unpacked,
+    )
 
 
 def item_of(part: MediaPart, job: Job, tools: Tools) -> Item:
@@ -125,7 +133,7 @@ def item_of(part: MediaPart, job: Job, tools: Tools) -> Item:
     ledger = job.ledger.item(part.index)
     if job.unpacked is not None:
         ledger.span(Span("media_fetch", job.unpacked.started_at, job.unpacked.ended_at))
-    return Item(part=part, ledger=ledger, started_at=now(), options=tools.prompt_side.options(wanted))
+    return Item(part=part, ledger=ledger, started_at=now(), options=job.serving.prompt_side.options(wanted))
 
 
 async def take_steps(item: Item, job: Job, tools: Tools, steps: tuple[ItemStep, ...]) -> None:

@@ -33,6 +33,7 @@ class JourneyAnswer:
         self._finished = False
 
     async def __aenter__(self) -> JourneyAnswer:
+        self._job.serve_by(self._service.tools.roll_out.stable)
         self._service.opened(self._job.ledger)
         return self
 
@@ -43,7 +44,7 @@ class JourneyAnswer:
             if self._events is not None:
                 await self._events.aclose()
         finally:
-            self._job.release()
+            self._job.end()
             self._service.ended(self._job.ledger, *self._ending(error))
 
     async def begin(self) -> None:

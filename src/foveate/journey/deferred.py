@@ -28,15 +28,18 @@ class Deferred:
 
     def __init__(self, *, model: str, body_bytes_max: int, inline_bytes_min: int) -> None:
         self.models: tuple[str, ...] = (model,)
-        self.context_tokens_max = 0
         self.body_bytes_max = body_bytes_max
         self.inline_bytes_min = inline_bytes_min
         self._service: Service | None = None
 
+    @property
+    def context_tokens_max(self) -> int:
+        """See the port. 0 while loading."""
+        return 0 if self._service is None else self._service.context_tokens_max
+
     def become(self, service: Service) -> None:
         """Answer by ``service`` from now on."""
         self.models = service.models
-        self.context_tokens_max = service.context_tokens_max
         self._service = service
 
     def readiness(self) -> Readiness:

@@ -170,7 +170,7 @@ def _price_refused(item: Item, job: Job, tools: Tools, refusals: Refusals) -> No
         shape_refusals(job.budget, shape, tools.limits.decode_pixels_max, of_video=of_video)
     )
     try:
-        item.estimate = tools.prompt_side.estimate(shape.width, shape.height, item.options)
+        item.estimate = job.serving.prompt_side.estimate(shape.width, shape.height, item.options)
     except FoveateError as error:
         found.append(error)
     for refusal in found:

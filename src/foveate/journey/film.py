@@ -135,7 +135,7 @@ async def run_video_job(
             hold.release()
 
     try:
-        reply = await tools.media.run(
+        reply = await job.serving.media.run(
             work,
             whom=job.request.caller.tenant,
             on_done=done,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from foveate.caches.aliases import Content
@@ -20,6 +20,7 @@ from foveate.journey.in_flight import Charge
 from foveate.journey.places import Places
 from foveate.journey.port import Unpacked
 from foveate.journey.rules import Rules
+from foveate.journey.serving import Serving
 from foveate.media.policy import UrlPolicy
 from foveate.media.url import MediaUrl
 from foveate.models.port import RenderedPrompt, VisualEstimate
@@ -159,13 +160,15 @@ class Job:
     ``asked`` is what it asks of the picture processor.
 
     ``contents`` has the first item of each content, by digest; ``decoded`` what of which content its pixels were counted for.
-    ``charge`` is what it has under way; None for text.
+    ``charge`` is what it has under way; None for text. ``serving`` is the version of the model that answers it, ``_leave`` says that it
+    counts among its users no more.
     """
 
     request: Request
     ledger: RequestLedger
     deadline: float
     rules: Rules
+    serving: Serving
     scope: str = ""
     asked: ImageOptions = field(default_factory=ImageOptions)
     unpacked: Unpacked | None = None
@@ -181,6 +184,20 @@ class Job:
     inputs_ready_at: float = 0.0
     work: EngineWork | None = None
     adjustments: list[Adjustment] = field(default_factory=list)
+    _leave: Callable[[], None] | None = None
+
+    def serve_by(self, serving: Serving) -> None:
+        """Have ``serving`` answer the request."""
+        leave, self._leave = self._leave, serving.enter()
+        self.serving = serving
+        if leave is not None:
+            leave()
+
+    def end(self) -> None:
+        """Give back everything, the version that answered included. Safe to call again."""
+        self.release()
+        if self._leave is not None:
+            self._leave()
 
     @property
     def budget(self) -> Budget:
@@ -208,7 +225,7 @@ class Job:
         return found if isinstance(found, Blob) else None
 
     def release(self) -> None:
-        """Give back everything the request holds. Safe to call again."""
+        """Give back everything that the request holds until its first token. Safe to call again."""
         for item in self.items:
             item.release()
         if self.charge is not None:

@@ -55,8 +55,8 @@ class CacheOperations:
             encoder=_report(tools.encoder_cache),
             kv_prefix=tools.observer.kv_prefix,
             bad_media=BadMediaReport(len(tools.bad_media), tools.bad_media.refusals),
-            processor_version=tools.prompt_side.processor_version,
-            encoder_version=tools.engine.info.encoder_version,
+            processor_version=tools.roll_out.stable.processor_version,
+            encoder_version=tools.roll_out.stable.encoder_version,
         )
 
     def curve(self, cache: CacheName) -> Curve:

@@ -187,10 +187,14 @@ class Service(Protocol):
     """The server's inside, as the API sees it."""
 
     models: tuple[str, ...]
-    context_tokens_max: int
     body_bytes_max: int
     inline_bytes_min: int
     """Bodies of at least this many bytes are received into the arena and unpacked by a media worker."""
+
+    @property
+    def context_tokens_max(self) -> int:
+        """Tokens that prompt and answer may have together. It may change with the version of the model."""
+        ...
 
     def readiness(self) -> Readiness:
         """Whether a request can be answered now."""

@@ -24,6 +24,7 @@ from foveate.journey.holds import Lease, LooseLease, SlotHold
 from foveate.journey.job import Made
 from foveate.journey.restarts import engine_back
 from foveate.journey.room import take
+from foveate.journey.serving import Serving
 from foveate.journey.tools import Tools
 from foveate.media.messages import JobFailed, Prepare, Prepared, TooSmall
 from foveate.models.port import VisualEstimate
@@ -38,7 +39,7 @@ ALIGNMENT_BYTES = 64 * 8
 @dataclass(frozen=True)
 class Source:
     """Where a flight starts: encoded bytes with a hold of its own on them and what their header said; or, where a picture was only named,
-    a lease of its own on inputs that a cache held. ``whom``: the tenant that asked first.
+    a lease of its own on inputs that a cache held. ``whom``: the tenant that asked first, ``serving``: the version that makes it.
     """
 
     blob: Blob
@@ -46,6 +47,7 @@ class Source:
     header: ImageHeader
     estimate: VisualEstimate
     whom: str
+    serving: Serving
 
 
 async def produce(key: EncoderKey, source: Source, tools: Tools, started: float) -> Made:
@@ -58,7 +60,9 @@ async def produce(key: EncoderKey, source: Source, tools: Tools, started: float)
         prepared = inputs.entry.prepared
         before = () if kept is not None else prepared.spans
         with _blamed("vision_encode", before[-1].end if before else started, before):
-            lease, spans = await _encode(key, prepared, before, tools, deadline=deadline, started=started)
+            lease, spans = await _encode(
+                key, prepared, before, source.serving, tools, deadline=deadline, started=started
+            )
     finally:
         inputs.release()
     if key in tools.encoder_cache:
@@ -115,7 +119,7 @@ async def _run(
         for hold in held:
             hold.release()
 
-    reply = await tools.media.run(job, whom=source.whom, on_done=done, deadline=deadline)
+    reply = await source.serving.media.run(job, whom=source.whom, on_done=done, deadline=deadline)
     assert isinstance(reply, Prepared | TooSmall | JobFailed), "a media worker answered another kind of job"
     return reply
 
@@ -134,11 +138,18 @@ def _keep_inputs(
 
 
 async def _encode(
-    key: EncoderKey, prepared: PreparedImage, before: Sequence[Span], tools: Tools, *, deadline: float, started: float
+    key: EncoderKey,
+    prepared: PreparedImage,
+    before: Sequence[Span],
+    serving: Serving,
+    tools: Tools,
+    *,
+    deadline: float,
+    started: float,
 ) -> tuple[Lease[EncoderEntry], tuple[Span, ...]]:
-    hold = take(tools, prepared.rows * tools.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES)
+    hold = take(tools, prepared.rows * serving.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES)
     try:
-        encoded = await _encode_once_restarted(prepared, hold, tools, deadline)
+        encoded = await _encode_once_restarted(prepared, hold, serving, tools, deadline=deadline)
         if encoded.rows != prepared.rows:
             raise EncodeFailed(detail=f"{encoded.rows} rows encoded, {prepared.rows} placeholders in the prompt")
     except BaseException:
@@ -159,14 +170,14 @@ def _given_away(lease: Lease[T], hold: SlotHold) -> Lease[T]:
 
 
 async def _encode_once_restarted(
-    prepared: PreparedImage, hold: SlotHold, tools: Tools, deadline: float
+    prepared: PreparedImage, hold: SlotHold, serving: Serving, tools: Tools, *, deadline: float
 ) -> EncodedImage:
     try:
-        return await tools.encoder.encode(prepared, hold.slot, deadline=deadline)
+        return await serving.encoder.encode(prepared, hold.slot, deadline=deadline)
     except EngineUnavailable:
-        if not await engine_back(tools, deadline):
+        if not await engine_back(serving.engine, deadline, tools.limits.engine_wait_seconds):
             raise
-        return await tools.encoder.encode(prepared, hold.slot, deadline=deadline)
+        return await serving.encoder.encode(prepared, hold.slot, deadline=deadline)
 
 
 def _joined(spans: Sequence[Span], queued: float, arrived: float) -> tuple[Span, ...]:

@@ -56,7 +56,7 @@ def judge_videos(job: Job) -> None:
 
 def read_options(job: Job, tools: Tools) -> None:
     """Set what the request asks of the picture processor. Raises UnsupportedParameter, InvalidParameter, ImageTooLarge."""
-    asked = tools.prompt_side.wanted(job.request.processor)
+    asked = job.serving.prompt_side.wanted(job.request.processor)
     if asked.pixels_min > job.budget.max_image_pixels:
         raise ImageTooLarge(
             f"Pictures should be scaled up to more than the {job.budget.max_image_pixels} pixels allowed.",
@@ -87,10 +87,10 @@ def count_in(job: Job, tools: Tools) -> None:
 
 async def read_prompt(job: Job, tools: Tools) -> None:
     """Render and count the prompt, each video still one picture. Raises PromptInvalid, PromptTooLong."""
-    job.prompt = await tools.text.render(job.request)
-    job.text_tokens = tools.prompt_side.tokens_min(job.prompt)
+    job.prompt = await job.serving.text.render(job.request)
+    job.text_tokens = job.serving.prompt_side.tokens_min(job.prompt)
     answer_tokens(job, tools, visual_tokens=0)
-    job.token_ids = await tools.text.tokenize(job.prompt, [""] * job.prompt.pictures)
+    job.token_ids = await job.serving.text.tokenize(job.prompt, [""] * job.prompt.pictures)
     job.text_tokens = len(job.token_ids)
     job.ledger.counts.text_tokens = job.text_tokens
     answer_tokens(job, tools, visual_tokens=0)
@@ -121,7 +121,7 @@ def answer_tokens(job: Job, tools: Tools, *, visual_tokens: int) -> int:
 
     ``visual_tokens`` is what the pictures add to the text, estimated or counted.
     """
-    context = tools.prompt_side.context_tokens_max
+    context = job.serving.prompt_side.context_tokens_max
     prompt = job.text_tokens + visual_tokens
     asked = job.request.sampling.tokens_max
     if context - prompt < max(asked, 1):

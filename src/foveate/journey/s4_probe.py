@@ -49,7 +49,7 @@ def _measure(item: Item, header: ImageHeader, job: Job, tools: Tools) -> None:
     item.shape = shape
     if fitted.limit_name is not None:
         shrink(item, job, fitted.shape, fitted.limit_name)
-    item.estimate = tools.prompt_side.estimate(item.shape.width, item.shape.height, item.options)
+    item.estimate = job.serving.prompt_side.estimate(item.shape.width, item.shape.height, item.options)
 
 
 def shrink(item: Item, job: Job, shape: Shape, limit_name: str) -> None:

@@ -116,7 +116,7 @@ async def fit_tokens(job: Job, tools: Tools) -> None:
 
     def cost(index: int, shape: Shape) -> int:
         item = items[index]
-        return tools.prompt_side.estimate(shape.width, shape.height, item.options).tokens * item.pictures
+        return job.serving.prompt_side.estimate(shape.width, shape.height, item.options).tokens * item.pictures
 
     shapes = [item.shape for item in items if item.shape is not None]
     # In a thread: a price can take a millisecond, and this asks for dozens.
@@ -126,6 +126,6 @@ async def fit_tokens(job: Job, tools: Tools) -> None:
     for item, shape in zip(items, fitted, strict=True):
         if shape != item.shape:
             shrink(item, job, shape, TOKENS)
-            item.estimate = tools.prompt_side.estimate(shape.width, shape.height, item.options)
+            item.estimate = job.serving.prompt_side.estimate(shape.width, shape.height, item.options)
     counts.visual_tokens = sum(item.estimate.tokens * item.pictures for item in items if item.estimate is not None)
     job.adjustments.sort(key=lambda change: change.part)

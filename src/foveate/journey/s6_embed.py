@@ -41,13 +41,19 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         # The flight may outlive this request, so it has a hold of its own on what it starts from.
         held = item.inputs.again() if item.inputs is not None else item.hold.retain() if item.hold is not None else None
         assert held is not None, "a picture to be made has neither bytes nor inputs"
-        source = Source(item.blob, held, item.header, item.estimate, job.request.caller.tenant)
+        source = Source(item.blob, held, item.header, item.estimate, job.request.caller.tenant, job.serving)
+        leave = job.serving.enter()
+
+        def ended() -> None:
+            held.release()
+            leave()
+
         try:
             made, shared = await tools.flights.share(
                 key,
                 start=lambda: produce(key, source, tools, asked),
                 lease=lambda made: made.again(),
-                ended=held.release,
+                ended=ended,
                 # It is the first asker's deadline; who joined late has time left.
                 anew=lambda error: isinstance(error, DeadlineExceeded),
             )
@@ -76,8 +82,8 @@ def cache_key(item: Item, job: Job, tools: Tools) -> EncoderKey:
 
 def key_of(digest: str, options: ImageOptions, job: Job, tools: Tools) -> EncoderKey:
     """Return the key of a picture's embeddings, by its content and by who may meet it."""
-    versions = tools.prompt_side.processor_version, tools.engine.info.encoder_version
-    return EncoderKey(digest, versions[0], options, versions[1], job.scope)
+    serving = job.serving
+    return EncoderKey(digest, serving.processor_version, options, serving.encoder_version, job.scope)
 
 
 def bind_name(item: Item, job: Job, tools: Tools) -> None:

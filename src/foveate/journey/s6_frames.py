@@ -105,7 +105,7 @@ async def _decode(item: Item, waiting: Sequence[tuple[Item, FramePick]], job: Jo
                 picks,
                 item.shape.width,
                 item.shape.height,
-                seconds_max=tools.media.job_seconds_max * DECODING_SHARE,
+                seconds_max=job.serving.media.job_seconds_max * DECODING_SHARE,
                 out=out.slot,
             ),
             (item.hold, out),

@@ -30,7 +30,7 @@ async def assemble(job: Job, tools: Tools) -> None:
     if len(entries) < job.prompt.pictures:
         await unfold(job, tools)  # some frames of a video could not be decoded
     if entries:
-        job.token_ids = await tools.text.tokenize(job.prompt, [entry.replacement for entry in entries])
+        job.token_ids = await job.serving.text.tokenize(job.prompt, [entry.replacement for entry in entries])
     rows = sum(entry.rows for entry in entries)
     job.text_tokens = len(job.token_ids) - rows
     job.ledger.counts.text_tokens = job.text_tokens
@@ -51,10 +51,10 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
     Raises QueueFull, EngineUnavailable, EngineFailed, DeadlineExceeded.
     """
     assert job.work is not None
-    begun = False
+    engine, begun = job.serving.engine, False
     for retry_left in (True, False):
         try:
-            async with aclosing(tools.engine.generate(job.work)) as events:
+            async with aclosing(engine.generate(job.work)) as events:
                 async for event in events:
                     if not begun and isinstance(event, TokenEvent):
                         begun = True
@@ -63,8 +63,13 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
             return
         except (EngineFailed, EngineUnavailable):
             # An engine that is still there failed on the request itself, and would again.
-            died = not tools.engine.ready
-            if begun or not retry_left or not died or not await engine_back(tools, job.deadline):
+            died = not job.serving.engine.ready
+            if (
+                begun
+                or not retry_left
+                or not died
+                or not await engine_back(job.serving.engine, job.deadline, tools.limits.engine_wait_seconds)
+            ):
                 raise
 
 

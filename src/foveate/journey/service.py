@@ -35,13 +35,17 @@ class Journey:
     def __init__(self, tools: Tools, *, models: tuple[str, ...]) -> None:
         self.tools = tools
         self.models = models
-        self.context_tokens_max = tools.prompt_side.context_tokens_max
         self.body_bytes_max = tools.limits.body_bytes_max
         self.inline_bytes_min = tools.limits.inline_bytes_min
         self._open = 0
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
+
+    @property
+    def context_tokens_max(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self.tools.roll_out.stable.prompt_side.context_tokens_max
 
     @property
     def open_requests(self) -> int:
@@ -52,9 +56,9 @@ class Journey:
         """Whether a request can be answered now."""
         if self._draining:
             return Readiness(False, "shutting down")
-        if not self.tools.engine.ready:
+        if not self.tools.roll_out.stable.engine.ready:
             return Readiness(False, "engine: loading or restarting")
-        if not self.tools.media.ready:
+        if not self.tools.roll_out.stable.media.ready:
             return Readiness(False, "media workers: none is ready")
         return Readiness(True)
 
@@ -157,7 +161,12 @@ class Journey:
 
         job = Unpack(body.slot, out.slot)
         deadline = started + self.tools.limits.item_seconds_max
-        reply = await self.tools.media.run(job, whom=tenant, on_done=release, deadline=deadline)
+        serving = self.tools.roll_out.stable
+        leave = serving.enter()
+        try:
+            reply = await serving.media.run(job, whom=tenant, on_done=release, deadline=deadline)
+        finally:
+            leave()
         if isinstance(reply, JobFailed):
             raise reply.error.error()
         assert isinstance(reply, UnpackDone)
@@ -207,6 +216,7 @@ class Journey:
     async def estimate(self, request: Request, unpacked: Unpacked | None) -> Estimate:
         """Price a request. Raises Draining, DeadlineExceeded."""
         job = job_of(request, unpacked, self.tools)
+        job.serve_by(job.serving)
         self.opened(job.ledger)
         outcome: Outcome = "estimated"
         failure: FoveateError | None = None
@@ -224,7 +234,7 @@ class Journey:
             outcome, failure = ending_of(error)
             raise
         finally:
-            job.release()
+            job.end()
             self.ended(job.ledger, outcome, failure)
 
     async def metrics(self) -> tuple[bytes, str]:

@@ -10,17 +10,14 @@ from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
-from foveate.engines.port import Encoder, Engine
 from foveate.journey.in_flight import InFlight
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.places import Places
 from foveate.journey.reload import Reloads
+from foveate.journey.roll_out import RollOut
 from foveate.journey.rules import LiveRules
-from foveate.journey.text import TextWork
 from foveate.media.fetch import Fetcher
-from foveate.media.pool import MediaPool
 from foveate.media.probe import ANY_FORMAT, Accepted
-from foveate.models.port import PromptSide
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import Observer
 from foveate.runtime.arena import Arena
@@ -51,14 +48,10 @@ class Tools:
 
     limits: Limits
     arena: Arena
-    prompt_side: PromptSide
-    text: TextWork
+    roll_out: RollOut
     rules: LiveRules
     reloads: Reloads
     fetcher: Fetcher
-    media: MediaPool
-    encoder: Encoder
-    engine: Engine
     processor_cache: ProcessorCache
     encoder_cache: EncoderCache
     aliases: Aliases

@@ -31,8 +31,8 @@ async def unfold(job: Job, tools: Tools) -> None:
         if item.film is not None
     }
     turns = tuple(unfolded(turn, films) for turn in job.request.turns)
-    job.prompt = await tools.text.render(msgspec.structs.replace(job.request, turns=turns))
-    job.token_ids = await tools.text.tokenize(job.prompt, [""] * job.prompt.pictures)
+    job.prompt = await job.serving.text.render(msgspec.structs.replace(job.request, turns=turns))
+    job.token_ids = await job.serving.text.tokenize(job.prompt, [""] * job.prompt.pictures)
     job.text_tokens = len(job.token_ids)
     job.ledger.counts.text_tokens = job.text_tokens
     answer_tokens(job, tools, visual_tokens=0)

@@ -16,35 +16,36 @@ from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 from foveate.engines.port import EngineWork, PictureInput
 from foveate.journey.holds import SlotHold
 from foveate.journey.produce import ALIGNMENT_BYTES
-from foveate.journey.tools import Tools
+from foveate.journey.serving import Serving
 from foveate.media.messages import Prepare, Prepared
 from foveate.media.probe import probe
+from foveate.runtime.arena import Arena
 
 SIDE = 224
 SECONDS_MAX = 60.0
 
 
-async def warm(tools: Tools) -> None:
+async def warm(serving: Serving, arena: Arena) -> None:
     """Prepare a grey picture in every media worker, encode it and ask about it. Raises StartupError when any of it fails."""
-    prompt = tools.prompt_side.render([Turn("user", (ImagePart(0, "", DataRef("")), TextPart("Hello!")))])
+    prompt = serving.prompt_side.render([Turn("user", (ImagePart(0, "", DataRef("")), TextPart("Hello!")))])
     try:
         async with AsyncExitStack() as held:
-            prepared = await asyncio.gather(*(_prepare(tools, held) for _ in range(tools.media.alive)))
+            prepared = await asyncio.gather(*(_prepare(serving, arena, held) for _ in range(serving.media.alive)))
             for image in prepared:
-                picture = await _encode(image, tools, held)
-                await _generate(tools.prompt_side.tokenize(prompt, [image.replacement]), picture, tools)
+                picture = await _encode(image, serving, arena, held)
+                await _generate(serving.prompt_side.tokenize(prompt, [image.replacement]), picture, serving)
     except FoveateError as error:
         detail = f"{error.code}: {error.detail}"
         raise StartupError(f"The model cannot take a picture: {error.public}", detail=detail) from error
 
 
-async def _prepare(tools: Tools, held: AsyncExitStack) -> PreparedImage:
+async def _prepare(serving: Serving, arena: Arena, held: AsyncExitStack) -> PreparedImage:
     data = grey_png(SIDE)
-    source = SlotHold(tools.arena, tools.arena.allocate(len(data)))
-    tools.arena.view(source.slot)[:] = data
-    header = probe(tools.arena.view(source.slot))
-    options = tools.prompt_side.options(ImageOptions())
-    out = SlotHold(tools.arena, tools.arena.allocate(tools.prompt_side.estimate(SIDE, SIDE, options).input_bytes_max))
+    source = SlotHold(arena, arena.allocate(len(data)))
+    arena.view(source.slot)[:] = data
+    header = probe(arena.view(source.slot))
+    options = serving.prompt_side.options(ImageOptions())
+    out = SlotHold(arena, arena.allocate(serving.prompt_side.estimate(SIDE, SIDE, options).input_bytes_max))
     held.callback(out.release)
     job = Prepare(source.slot, header, options, out.retain().slot)
 
@@ -52,24 +53,24 @@ async def _prepare(tools: Tools, held: AsyncExitStack) -> PreparedImage:
         source.release()
         out.release()
 
-    reply = await tools.media.run(job, whom="", on_done=done, deadline=now() + SECONDS_MAX)
+    reply = await serving.media.run(job, whom="", on_done=done, deadline=now() + SECONDS_MAX)
     if not isinstance(reply, Prepared):
         raise StartupError(f"The model's processor failed on a grey picture of {SIDE}x{SIDE}.", detail=repr(reply))
     return reply.image
 
 
-async def _encode(prepared: PreparedImage, tools: Tools, held: AsyncExitStack) -> PictureInput:
-    size = prepared.rows * tools.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES
-    out = SlotHold(tools.arena, tools.arena.allocate(size))
+async def _encode(prepared: PreparedImage, serving: Serving, arena: Arena, held: AsyncExitStack) -> PictureInput:
+    size = prepared.rows * serving.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES
+    out = SlotHold(arena, arena.allocate(size))
     held.callback(out.release)
-    encoded = await tools.encoder.encode(prepared, out.slot, deadline=now() + SECONDS_MAX)
+    encoded = await serving.encoder.encode(prepared, out.slot, deadline=now() + SECONDS_MAX)
     return PictureInput(encoded.embeddings, encoded.rows, prepared.meta)
 
 
-async def _generate(token_ids: list[int], picture: PictureInput, tools: Tools) -> None:
+async def _generate(token_ids: list[int], picture: PictureInput, serving: Serving) -> None:
     sampling = Sampling(tokens_max=2, temperature=0, ignore_eos=True)
     work = EngineWork(f"warm-{now()}", token_ids, [picture], sampling, now() + SECONDS_MAX)
-    async with aclosing(tools.engine.generate(work)) as events:
+    async with aclosing(serving.engine.generate(work)) as events:
         async for _ in events:
             pass
 
