@@ -205,7 +205,7 @@ async def test_excess_is_made_to_fit_and_told(service: Journey) -> None:
 
 async def test_requests_can_only_lower_what_the_tier_allows(service: Journey) -> None:
     fewer = await ask(service, request(ref(LONG), num_frames=2))
-    more = await refused(service, request(ref(LONG), num_frames=50))
+    more = await refused(service, request(ref(LONG), num_frames=100))
     slower = request(ref(LONG), fps=10.0, budget=Budget(video_sampling="fps", video_fps=0.1))
     async with service.answer(slower, None) as answer:
         await answer.begin()
@@ -214,6 +214,7 @@ async def test_requests_can_only_lower_what_the_tier_allows(service: Journey) ->
 
     assert fewer.visual_tokens == 2 * SMALL
     assert isinstance(more, TooManyFrames)
+    assert (more.limit, more.actual) == (32, 100), "what was asked for, not what the video has"
     assert changes == [("video_fps", "10 fps", "0.1 fps")]
     assert tokens == 6 * SMALL
     await settled(service)

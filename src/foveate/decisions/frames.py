@@ -37,7 +37,9 @@ class FrameSampling(msgspec.Struct, frozen=True):
 
 
 class ChosenFrames(msgspec.Struct, frozen=True):
-    """``places`` index into ``times``, rising. ``wanted`` frames would have been taken without the budget's limit."""
+    """``places`` index into ``times``, rising. ``wanted`` frames would have been taken without the budget's limit; where that limit
+    stands against a number that the client named, it is the number named, even of a video that has fewer.
+    """
 
     places: tuple[int, ...]
     wanted: int
@@ -71,7 +73,7 @@ def choose_frames(times: Sequence[float], length: float, sampling: FrameSampling
         wanted = min(len(places), asked)
     elif sampling.asked_max is not None:
         places = ()
-        wanted = min(asked, len(times))
+        wanted = asked if min(asked, len(times)) > sampling.frames_max else min(asked, len(times))
     else:
         # Uniform sampling asks for what is allowed, never for more.
         places = ()

@@ -61,6 +61,24 @@ class SlotHold:
         self.slot = self._arena.shrink(self.slot, size)
 
 
+class EarlyHold:
+    """One holder's share of a slot that may be let go before the block that took it ends: what streams for minutes needs no picture."""
+
+    def __init__(self, hold: SlotHold) -> None:
+        self._hold: SlotHold | None = hold
+
+    def retain(self) -> SlotHold:
+        """Add a holder of the slot."""
+        assert self._hold is not None, "what was let go cannot be held again"
+        return self._hold.retain()
+
+    def release(self) -> None:
+        """Let go. Again is harmless."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.release()
+
+
 class LooseLease(Generic[T]):
     """A lease on an entry that no cache would keep (too large, or the cache is off): it lives as long as its users."""
 

@@ -228,6 +228,8 @@ class Job:
         """Give back everything that the request holds until its first token. Safe to call again."""
         for item in self.items:
             item.release()
+        if self.unpacked is not None:
+            self.unpacked.release()
         if self.charge is not None:
             self.charge.release()
         if self.place is not None:

@@ -18,7 +18,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.engines.port import FinishEvent, TokenEvent
 from foveate.journey.cache_port import CacheOperator
-from foveate.journey.holds import SlotHold
+from foveate.journey.holds import EarlyHold
 from foveate.journey.in_flight import Charge
 
 
@@ -48,15 +48,23 @@ class Unpacked(msgspec.Struct, frozen=True):
 
     ``skeleton`` is the body's JSON in which each ``data:`` URL value (of a picture or video) is replaced by the string ``inline:<index>``,
     with index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``.
-    ``hold`` keeps the blobs' bytes; every user of a blob retains it. ``charge`` accounts for them until the request does.
+    ``hold`` keeps the blobs' bytes until it is let go; every user of a blob retains it. ``charge`` accounts for them until the
+    request does.
     """
 
     skeleton: bytes
     blobs: tuple[Blob | ErrorRecord, ...]
     started_at: float
     ended_at: float
-    hold: SlotHold | None = None
+    hold: EarlyHold | None = None
     charge: Charge | None = None
+
+    def release(self) -> None:
+        """Let the bytes go: the request that came with the body needs them no more, however long its answer streams. Again is harmless."""
+        if self.hold is not None:
+            self.hold.release()
+        if self.charge is not None:
+            self.charge.release()
 
 
 class UrlTerms(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.estimate import estimate
-from foveate.journey.holds import SlotHold
+from foveate.journey.holds import EarlyHold, SlotHold
 from foveate.journey.in_flight import SERVER_LIMITS
 from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked
@@ -106,6 +106,7 @@ class Journey:
         charge = buffer.charge
         try:
             out = take(self.tools, body.slot.size)
+            hold = EarlyHold(out)
         except BaseException:
             body.release()
             charge.release()
@@ -128,11 +129,11 @@ class Journey:
                 tuple(blob for blob in blobs if blob is not None),
                 started_at=done.started_at,
                 ended_at=now(),
-                hold=out,
+                hold=hold,
                 charge=charge,
             )
         finally:
-            out.release()
+            hold.release()
             charge.release()
 
     def _take_for_body(self, size: int) -> SlotHold:

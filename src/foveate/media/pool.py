@@ -154,7 +154,7 @@ class MediaPool:
         no worker came up in time.
         """
         ticket = Ticket(next(self._numbers), job, on_done, whom=whom)
-        refusal = self._refusal()
+        refusal = self._refusal(whom)
         if refusal is not None:
             ticket.end()
             raise refusal
@@ -178,17 +178,22 @@ class MediaPool:
         """How long there has been no worker at all; 0 while there is one."""
         return 0.0 if self.ready or self._down_since is None else now() - self._down_since
 
-    def _refusal(self) -> FoveateError | None:
+    def _refusal(self, whom: str) -> FoveateError | None:
         if self._stopped:
             return MediaWorkersUnavailable()
-        if not self._idle and len(self._queue) >= self._config.queue_depth_max:
-            return QueueFull(
-                detail="media queue",
-                limit=self._config.queue_depth_max,
-                actual=len(self._queue) + 1,
-                limit_name="media.queue_depth_max",
-                retry_after_seconds=1.0,
-            )
+        if self._idle:
+            return None
+        whole = self._config.queue_depth_max
+        # A quarter of the queue is out of any one tenant's reach: full of its pictures alone, it would turn everybody else away.
+        for limit, waiting in ((whole - whole // 4, self._queue.waiting(whom)), (whole, len(self._queue))):
+            if waiting >= limit:
+                return QueueFull(
+                    detail="media queue",
+                    limit=limit,
+                    actual=waiting + 1,
+                    limit_name="media.queue_depth_max",
+                    retry_after_seconds=1.0,
+                )
         return None
 
     def _dispatch(self) -> None:

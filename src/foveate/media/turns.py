@@ -20,6 +20,10 @@ class Turns:
     def __contains__(self, ticket: Ticket) -> bool:
         return ticket.number in self._waiting.get(ticket.whom, ())
 
+    def waiting(self, whom: str) -> int:
+        """Return how many wait of one tenant."""
+        return len(self._waiting.get(whom, ()))
+
     def add(self, ticket: Ticket) -> None:
         """Put it behind its tenant's others."""
         self._waiting.setdefault(ticket.whom, OrderedDict())[ticket.number] = ticket

@@ -71,7 +71,12 @@ class MediaSettings(Section):
     """Media workers, and how pictures are read. What a request's media may cost: multimodal_budget."""
 
     workers: int = setting(0, "Media worker processes; 0: one per core but one, at most 8.", low=0, high=256)
-    queue_depth_max: int = setting(512, "Pictures that may wait for a media worker before 429.", low=1, high=65536)
+    queue_depth_max: int = setting(
+        512,
+        "Pictures that may wait for a media worker before 429; of one tenant three quarters of them.",
+        low=1,
+        high=65536,
+    )
     job_seconds_max: float = setting(20.0, "Time one picture may take to decode and process.", low=0.1, high=600)
     worker_memory_bytes_max: Bytes = setting(
         2 * GiB, "Memory a media worker may allocate beyond its own code.", low=64 * MiB

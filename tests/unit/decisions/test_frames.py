@@ -63,6 +63,15 @@ def test_a_client_that_asks_for_more_than_allowed_wants_more_than_allowed() -> N
     assert len(chosen.places) == 32
 
 
+def test_a_number_that_is_refused_is_the_one_that_was_asked_for() -> None:
+    assert choose_frames(even(60), 6.0, FrameSampling(32, asked_max=100)).wanted == 100
+    assert len(choose_frames(even(60), 6.0, FrameSampling(32, asked_max=100)).places) == 32
+    # Where the video itself keeps within the limit, nothing is refused and the number means "at most".
+    assert choose_frames(even(20), 2.0, FrameSampling(32, asked_max=100)).wanted == 20
+    # By time, the video says how many there would be.
+    assert choose_frames(even(600), 60.0, FrameSampling(32, fps=1.0, asked_max=100)).wanted == 60
+
+
 def test_uneven_times_are_sampled_by_time_and_a_frame_that_stands_long_is_taken_once() -> None:
     times = [0.0, 0.1, 0.2, 0.3, 9.0]
 

@@ -232,7 +232,7 @@ async def test_a_deadline_passes_while_a_worker_holds_the_job(bench: Bench) -> N
 
 
 async def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
-    pool = await bench.pool(queue_depth_max=2)
+    pool = await bench.pool(queue_depth_max=2)  # of which one tenant may have both: no quarter of two is a whole place
     jobs = [asyncio.ensure_future(bench.run(pool, "sleep 0.1")) for _ in range(3)]
     await until(lambda: pool.waiting == 2)
     with pytest.raises(QueueFull) as caught:
@@ -241,6 +241,24 @@ async def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
     assert len(bench.used) == 3
     await asyncio.gather(*jobs)
     assert isinstance(await bench.run(pool, "say"), UnpackDone)
+
+
+async def test_one_tenant_cannot_fill_the_queue_for_all(bench: Bench) -> None:
+    pool = await bench.pool(queue_depth_max=4)
+    jobs = [asyncio.ensure_future(bench.run(pool, "sleep 0.3", whom="many"))]
+    await until(lambda: pool.busy == 1)
+    jobs += [asyncio.ensure_future(bench.run(pool, "say", whom="many")) for _ in range(3)]
+    await until(lambda: pool.waiting == 3)
+    with pytest.raises(QueueFull) as caught:
+        await bench.run(pool, "say", whom="many")
+    assert (caught.value.limit_name, caught.value.limit, caught.value.actual) == ("media.queue_depth_max", 3, 4)
+    jobs.append(asyncio.ensure_future(bench.run(pool, "say", whom="other")))
+    await until(lambda: pool.waiting == 4)
+    with pytest.raises(QueueFull) as caught:
+        await bench.run(pool, "say", whom="third")
+    assert (caught.value.limit, caught.value.actual) == (4, 5)
+    await asyncio.gather(*jobs)
+    assert isinstance(await bench.run(pool, "say", whom="many"), UnpackDone)
 
 
 async def test_without_any_worker_a_job_waits_until_its_deadline(bench: Bench) -> None:
