@@ -27,7 +27,9 @@ async def test_the_report_counts_what_requests_did_and_the_arena_s_true_bytes(se
     assert after.encoder.bytes + after.processor.bytes == service.tools.arena.used_bytes
     assert after.kv_prefix.requests - before.kv_prefix.requests == 3
     assert after.kv_prefix.prompt_tokens - before.kv_prefix.prompt_tokens > 3 * 64
-    assert after.kv_prefix.cached_tokens == 0  # this engine keeps no prefix cache, and says so
+    prompt_tokens = (after.kv_prefix.prompt_tokens - before.kv_prefix.prompt_tokens) // 3
+    # Of the first of three equal prompts at most the beginning is known; the others need no prefill.
+    assert 2 * prompt_tokens <= after.kv_prefix.cached_tokens - before.kv_prefix.cached_tokens < 2.5 * prompt_tokens
 
 
 async def test_the_hottest_key_is_found_dropped_and_made_again(service: Journey) -> None:

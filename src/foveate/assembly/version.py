@@ -68,6 +68,7 @@ def engine_of(settings: Settings, files: ModelFiles, name: str, runtime: LocalRu
         batch_size_max=chosen.batch_size_max,
         prefill_chunk_tokens=chosen.prefill_chunk_tokens,
         kv_tokens_max=chosen.kv_tokens_max,
+        prefix_cache_bytes_max=chosen.prefix_cache_bytes_max,
         encoder_queue_max=chosen.encoder_queue_max,
         encoder_batch_max=chosen.encoder_batch_max,
     )

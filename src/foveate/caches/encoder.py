@@ -19,7 +19,8 @@ class EncoderEntry(msgspec.Struct, frozen=True):
     """A picture's embeddings and all that prompt and prefill need beside them, so that a hit needs nothing else.
 
     ``replacement``, ``rows`` and ``meta`` are those of :class:`foveate.core.media.PreparedImage`, ``embeddings`` those of
-    :class:`foveate.core.media.EncodedImage`; ``cost_ms`` is what making them cost, by stage, in milliseconds.
+    :class:`foveate.core.media.EncodedImage`; ``cost_ms`` is what making them cost, by stage, in milliseconds; ``content`` is the key's
+    name, by which the engine knows embeddings again.
     """
 
     replacement: str
@@ -27,6 +28,7 @@ class EncoderEntry(msgspec.Struct, frozen=True):
     meta: dict[str, list[int]]
     embeddings: TensorBundle
     cost_ms: Mapping[Stage, float]
+    content: str = ""
 
     @property
     def slot(self) -> Slot:

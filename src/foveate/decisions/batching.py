@@ -2,7 +2,7 @@
 
 Covers: which waiting prompts may start (their whole KV need is reserved at the start, so nothing that runs is ever
 evicted), which chunks of prompts are prefilled between two token-decode steps, and which pictures are encoded together.
-Does not cover: reuse of KV between requests; there is none.
+Does not cover: reuse of KV between requests (:mod:`foveate.engines.embedded.prefixes`), which enters as tokens that are done.
 """
 
 from __future__ import annotations

@@ -22,18 +22,22 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class PictureInput(msgspec.Struct, frozen=True):
-    """One picture of a prompt: its embeddings (:class:`foveate.core.media.EncodedImage`) and the processor's ``meta``."""
+    """One picture of a prompt: its embeddings (:class:`foveate.core.media.EncodedImage`) and the processor's ``meta``.
+
+    ``content`` names the embeddings: equal names mean equal embeddings, whenever and wherever they were made. Empty: unknown.
+    """
 
     embeddings: TensorBundle
     rows: int
     meta: dict[str, list[int]]
+    content: str = ""
 
 
 class EngineWork(msgspec.Struct, frozen=True):
     """A prompt ready for prefill: token ids with every picture's placeholder already expanded, and the pictures.
 
     ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds;
-    past it the engine gives up the request.
+    past it the engine gives up the request. KV of this prompt may be reused for requests of the same ``scope`` only.
     """
 
     request_id: str
@@ -41,6 +45,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     pictures: list[PictureInput]
     sampling: Sampling
     deadline: float
+    scope: str = ""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -159,7 +159,7 @@ async def _encode(
     hold.shrink(encoded.embeddings.used)
     embeddings = TensorBundle(hold.slot, encoded.embeddings.tensors, encoded.embeddings.used)
     cost = _cost((*prepared.spans, *encoded.spans))
-    entry = EncoderEntry(prepared.replacement, prepared.rows, prepared.meta, embeddings, cost)
+    entry = EncoderEntry(prepared.replacement, prepared.rows, prepared.meta, embeddings, cost, key.name())
     kept = tools.encoder_cache.put(key, entry, aligned(hold.slot.size))
     return (LooseLease(entry, hold) if kept is None else _given_away(kept, hold)), spans
 

@@ -39,9 +39,10 @@ async def assemble(job: Job, tools: Tools) -> None:
     job.work = EngineWork(
         request_id=job.request.id,
         token_ids=job.token_ids,
-        pictures=[PictureInput(entry.embeddings, entry.rows, entry.meta) for entry in entries],
+        pictures=[PictureInput(entry.embeddings, entry.rows, entry.meta, entry.content) for entry in entries],
         sampling=msgspec.structs.replace(job.request.sampling, tokens_max=tokens_max),
         deadline=job.deadline,
+        scope=job.scope,
     )
 
 

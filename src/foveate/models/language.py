@@ -26,7 +26,7 @@ class TransformersLanguageModel:
         self._model = model
         self._device: torch.device = model.device
         self._dtype: torch.dtype = model.dtype
-        self._picture_id = picture_token_id(model.config)
+        self.picture_token_id = picture_token_id(model.config)
         self._mrope = hasattr(model.base_model, "get_rope_index")
         accepted = inspect.signature(model.forward).parameters
         # The argument was renamed after 5.19.
@@ -48,7 +48,7 @@ class TransformersLanguageModel:
         their tokens.
         """
         rows = sum(picture.embeddings.rows.shape[0] for picture in pictures)
-        tokens = token_ids.count(self._picture_id)
+        tokens = token_ids.count(self.picture_token_id)
         if rows != tokens:
             raise ValueError(f"{tokens} picture tokens in the prompt, {rows} embedding rows")
         length = len(token_ids)
@@ -60,7 +60,7 @@ class TransformersLanguageModel:
         ids = torch.tensor([token_ids])
         found, delta = self._model.base_model.get_rope_index(
             ids,
-            mm_token_type_ids=(ids == self._picture_id).int(),
+            mm_token_type_ids=(ids == self.picture_token_id).int(),
             image_grid_thw=torch.tensor(grids, dtype=torch.int64).reshape(-1, 3),
         )
         return Positions(found.to(self._device), length + int(delta))
@@ -72,7 +72,7 @@ class TransformersLanguageModel:
         """
         if not self._family.attends_within_pictures:
             return None
-        ids = torch.tensor(token_ids) == self._picture_id
+        ids = torch.tensor(token_ids) == self.picture_token_id
         inside = ids[:-1] & ids[1:]
         borders: list[int] = ((~inside).nonzero().flatten() + 1).tolist()
         return [*borders, len(token_ids)]
@@ -83,6 +83,13 @@ class TransformersLanguageModel:
 
         # Without a configuration every layer keeps all keys and values; the sliding window stays in the mask.
         return DynamicCache()
+
+    def fork(self, cache: Any, tokens: int) -> Any:
+        """Return a KV cache of its own with the first ``tokens`` of one sequence's ``cache``."""
+        forked = self.new_cache()
+        for number, layer in enumerate(cache.layers):
+            forked.update(layer.keys[..., :tokens, :], layer.values[..., :tokens, :], number)
+        return forked
 
     @torch.inference_mode()
     def prefill(
@@ -96,16 +103,16 @@ class TransformersLanguageModel:
     ) -> torch.Tensor:
         """Run rows ``start``..``end`` of the prompt into ``cache``; return the last logits, float32 [vocabulary]."""
         ids = torch.tensor([token_ids[start:end]], device=self._device)
-        of_picture = ids[0] == self._picture_id
+        of_picture = ids[0] == self.picture_token_id
         extra: dict[str, Any] = {}
         if self._types_name is not None:
             # Gemma 3 finds its pictures by places in the whole sequence, so it needs the types of cached rows too.
             since = 0 if self._family.attends_within_pictures else start
-            typed = torch.tensor([token_ids[since:end]], device=self._device) == self._picture_id
+            typed = torch.tensor([token_ids[since:end]], device=self._device) == self.picture_token_id
             extra[self._types_name] = typed.int()
         count = int(of_picture.sum())
         if count:
-            before = token_ids[:start].count(self._picture_id)
+            before = token_ids[:start].count(self.picture_token_id)
             extra["mm_encoder_outputs"] = {"image": self._features(pictures, before, before + count)}
         result = self._model(
             input_ids=ids,

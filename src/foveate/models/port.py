@@ -151,6 +151,7 @@ class LanguageModel(Protocol):
 
     vocabulary_size: int
     context_tokens_max: int
+    picture_token_id: int
     eos_token_ids: frozenset[int]
 
     def positions(self, token_ids: Sequence[int], pictures: Sequence[Picture]) -> Positions:
@@ -167,6 +168,10 @@ class LanguageModel(Protocol):
 
     def new_cache(self) -> Any:
         """Return an empty KV cache for one sequence (transformers ``Cache``, full K/V also for sliding layers)."""
+        ...
+
+    def fork(self, cache: Any, tokens: int) -> Any:
+        """Return a KV cache of its own with the first ``tokens`` of one sequence's ``cache``."""
         ...
 
     def prefill(

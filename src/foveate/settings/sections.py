@@ -57,6 +57,11 @@ class EngineSettings(Section):
     kv_tokens_max: int = setting(
         131072, "KV-cache capacity in tokens, over all sequences; a request that does not fit waits.", low=256
     )
+    prefix_cache_bytes_max: Bytes = setting(
+        64 * MiB,
+        "KV of prompts kept, beside engine.kv_tokens_max, for prompts that begin alike (cache.scope tells whose); 0: none.",
+        low=0,
+    )
     encoder_queue_max: int = setting(
         256, "Pictures that may wait for the vision encoder before 429.", low=1, high=65536
     )

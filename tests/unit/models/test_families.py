@@ -97,6 +97,24 @@ def test_chunked_prefill_gives_the_same(name: str, model_of: ModelOf) -> None:
     torch.testing.assert_close(torch.stack(logits), torch.stack(whole[1]), rtol=0, atol=5e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_forked_cache_goes_on_as_the_whole_prompt_does(name: str, model_of: ModelOf) -> None:
+    """What another prompt goes on from stays as it was, however far the first one went."""
+    model = model_of(name)
+    processed = process(model, [pixels(*size) for size in SIZES])
+    ids, pictures = prompt_ids(model, conversation(2), processed), encode(model, processed)
+    borders = model.language.chunk_borders(ids)
+    cut = len(ids) * 2 // 3 if borders is None else [border for border in borders if border <= len(ids) * 2 // 3][-1]
+    positions, cache = model.language.positions(ids, pictures), model.language.new_cache()
+    whole = model.language.prefill(ids, pictures, positions, cache, 0, len(ids))
+    for _ in range(2):
+        forked = model.language.fork(cache, cut)
+        assert forked.get_seq_length() == cut
+        again = model.language.prefill(ids, pictures, positions, forked, cut, len(ids))
+        torch.testing.assert_close(again, whole, rtol=0, atol=5e-5)
+    assert cache.get_seq_length() == len(ids)
+
+
 def test_gemma3_is_never_cut_within_a_picture(model_of: ModelOf) -> None:
     model = model_of("gemma3")
     processed = process(model, [pixels(64, 64), pixels(64, 64)])

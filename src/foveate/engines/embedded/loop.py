@@ -27,7 +27,8 @@ from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.intake import Intake
 from foveate.engines.embedded.messages import Cancel, Generate
 from foveate.engines.embedded.output import Outcome, Output
-from foveate.engines.embedded.requests import Choice, Job, Row, load_picture, progressed, prompt_view
+from foveate.engines.embedded.prefill import Prefill
+from foveate.engines.embedded.requests import Choice, Job, Row, progressed, prompt_view
 from foveate.engines.embedded.sampling import row_sampling
 from foveate.engines.port import FailEvent, FinishEvent
 from foveate.models.port import LanguageModel
@@ -50,14 +51,21 @@ class GenerationLoop:
         embedding_bytes_per_row: int,
         device: torch.device,
         threads: int,
+        prefix_bytes_max: int = 0,
     ) -> None:
         self._model = model
         self._post = post
         self._limits = limits
-        self._bytes_per_row = embedding_bytes_per_row
         self._device = device
         self._threads = threads
         self._intake = Intake(limits, queue_depth_max)
+        self._prefill = Prefill(
+            model,
+            post.arena,
+            embedding_bytes_per_row=embedding_bytes_per_row,
+            device=device,
+            prefix_bytes_max=prefix_bytes_max,
+        )
         self._output = Output(vocabulary, model.eos_token_ids, post)
         self._waiting: deque[Job] = deque()
         self._prefilling: list[Job] = []
@@ -143,6 +151,8 @@ class GenerationLoop:
 
     def _step(self) -> None:
         self._drop_overdue()
+        for job in tuple(self._prefilling):
+            self._advance(job, None)
         row_tokens_max = max((row.job.view.tokens_total for row in self._running), default=0)
         plan = plan_step(
             BatchView(
@@ -162,7 +172,7 @@ class GenerationLoop:
         for index, job in enumerate(jobs):
             job.view = job.view if index in ends else progressed(job.view, None)
         for index, end in ends.items():
-            self._prefill(jobs[index], end)
+            self._advance(jobs[index], end)
         if self._running:
             self._decode_tokens()
 
@@ -179,28 +189,17 @@ class GenerationLoop:
 
     # --------------------------------------------------------------------------------------------------------- prefill
 
-    def _prefill(self, job: Job, end: int) -> None:
+    def _advance(self, job: Job, end: int | None) -> None:
+        """Take a prompt as far as what is kept of others goes, and then run it up to ``end``."""
         try:
-            logits = self._run_chunk(job, end)
-            job.view = progressed(job.view, end)
-            if end < job.view.prompt_tokens:
-                return
-            self._prefilling.remove(job)
-            self._begin_choices(job, logits)
+            logits = self._prefill.recall(job)
+            if logits is None and end is not None and end > job.view.done:
+                logits = self._prefill.run(job, end)
+            if logits is not None:
+                self._prefilling.remove(job)
+                self._begin_choices(job, logits)
         except Exception as error:
             self._fail(job.id, _as_failure(error))
-
-    def _run_chunk(self, job: Job, end: int) -> torch.Tensor:
-        token_ids = job.work.token_ids
-        if job.cache is None:
-            job.started_at = now()
-            job.pictures = [
-                load_picture(self._post.arena, given, self._bytes_per_row, self._device) for given in job.work.pictures
-            ]
-            job.positions = self._model.positions(token_ids, job.pictures)
-            job.cache = self._model.new_cache()
-        assert job.positions is not None
-        return self._model.prefill(token_ids, job.pictures, job.positions, job.cache, job.view.done, end)
 
     def _begin_choices(self, job: Job, logits: torch.Tensor) -> None:
         """Draw every choice's first token from the prefill's logits; those that go on share its K/V as one row each."""
@@ -277,7 +276,11 @@ class GenerationLoop:
                 last = row.job.open_choices == 0
                 if last:
                     self._intake.end(row.job.id)
-                self._post.send(FinishEvent(row.job.id, row.choice.index, outcome, row.choice.row.drawn, last))
+                self._post.send(
+                    FinishEvent(
+                        row.job.id, row.choice.index, outcome, row.choice.row.drawn, last, row.job.cached_tokens
+                    )
+                )
 
     def _fail(self, request_id: str, error: FoveateError) -> None:
         """End a request with an error, unless it has ended; everything it held is free before the answer is sent."""

@@ -21,6 +21,7 @@ class EmbeddedConfig(msgspec.Struct, frozen=True):
     batch_size_max: int = 32
     prefill_chunk_tokens: int = 512
     kv_tokens_max: int = 131072
+    prefix_cache_bytes_max: int = 0
     encoder_queue_max: int = 256
     encoder_batch_max: int = 1
 

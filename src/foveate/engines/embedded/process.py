@@ -67,6 +67,7 @@ def main(context: WorkerContext) -> None:
         embedding_bytes_per_row=tower.embedding_bytes_per_row,
         device=device,
         threads=context.spec.threads,
+        prefix_bytes_max=config.prefix_cache_bytes_max,
     )
     encoder.start()
     loop.start()

@@ -13,6 +13,7 @@ from foveate.core.request import Sampling
 from foveate.decisions.batching import PromptView
 from foveate.encoders.tensors import read_embeddings
 from foveate.engines.embedded.detokenize import Detokenizer, Vocabulary
+from foveate.engines.embedded.prefixes import Prefix, Prompt
 from foveate.engines.embedded.sampling import RowSampling
 from foveate.engines.embedded.stop_strings import StopStrings
 from foveate.engines.port import EngineWork, FinishReason, PictureInput
@@ -53,7 +54,11 @@ class Choice:
 
 @dataclass(slots=True)
 class Job:
-    """A request from its receipt to its end. ``pictures``, ``positions`` and ``cache`` exist only during prefill."""
+    """A request from its receipt to its end. ``pictures``, ``positions`` and ``cache`` exist only during prefill.
+
+    ``prefix`` is the kept prompt that its prefill will start from, ``cached_tokens`` how many of its tokens, and ``searched`` up to
+    which change of what is kept it was looked for.
+    """
 
     work: EngineWork
     submitted_at: float
@@ -63,6 +68,10 @@ class Job:
     positions: Positions | None = None
     cache: Any = None
     open_choices: int = 0
+    prompt: Prompt | None = None
+    prefix: Prefix | None = None
+    cached_tokens: int = 0
+    searched: int = -1
 
     @property
     def id(self) -> str:
@@ -76,7 +85,7 @@ class Job:
 
     def end_prefill(self) -> None:
         """Give back what only prefill needs."""
-        self.pictures, self.positions, self.cache = [], None, None
+        self.pictures, self.positions, self.cache, self.prefix, self.prompt = [], None, None, None, None
 
 
 @dataclass(slots=True)

@@ -70,6 +70,7 @@ class Driver:
         limits: BatchLimits = BatchLimits(16, 512, 65536),  # noqa: B008 - frozen
         queue_depth_max: int = 64,
         language: Any = None,
+        prefix_bytes_max: int = 0,
     ) -> None:
         self.model = model
         self.outbox = Outbox()
@@ -82,17 +83,18 @@ class Driver:
             embedding_bytes_per_row=model.tower.embedding_bytes_per_row,
             device=torch.device("cpu"),
             threads=1,
+            prefix_bytes_max=prefix_bytes_max,
         )
         self._read = 0
         self.heard: dict[str, Heard] = defaultdict(Heard)
 
-    def picture(self, picture: Picture) -> PictureInput:
-        """Put a picture's embeddings into the arena, as the encoder does."""
+    def picture(self, picture: Picture, content: str = "") -> PictureInput:
+        """Put a picture's embeddings into the arena, as the encoder does, and name them."""
         embeddings = picture.embeddings
         rows = embeddings.rows.shape[0]
         size = (rows * self.model.tower.embedding_bytes_per_row) + 64 * (1 + len(embeddings.deep))
         slot: Slot = self.outbox.arena.allocate(size)
-        return PictureInput(write_embeddings(self.outbox.arena, slot, embeddings), rows, picture.meta)
+        return PictureInput(write_embeddings(self.outbox.arena, slot, embeddings), rows, picture.meta, content)
 
     def submit(
         self,
@@ -101,9 +103,10 @@ class Driver:
         pictures: Sequence[PictureInput] = (),
         sampling: Sampling = GREEDY,
         deadline: float | None = None,
+        scope: str = "",
     ) -> None:
         until = now() + 60 if deadline is None else deadline
-        work = EngineWork(request_id, list(token_ids), list(pictures), sampling, until)
+        work = EngineWork(request_id, list(token_ids), list(pictures), sampling, until, scope)
         self.loop.submit(Generate(work, now()))
 
     def cancel(self, request_id: str) -> None:

@@ -27,7 +27,8 @@ def prompt(
     """Return the token ids and pictures of a question about pictures of ``sizes``."""
     model = driver.model
     processed = process(model, [pixels(*size, seed + index) for index, size in enumerate(sizes)])
-    pictures = [driver.picture(picture) for picture in encode(model, processed)]
+    named = enumerate(encode(model, processed), seed)
+    pictures = [driver.picture(picture, f"{seed}, {sizes[number - seed]}") for number, picture in named]
     return prompt_ids(model, conversation(len(sizes), question), processed), pictures
 
 
@@ -49,9 +50,10 @@ def test_the_same_tokens_as_transformers(model_of: ModelOf, family: str, chunk_t
 
 
 @pytest.mark.parametrize("family", ["demo", "gemma3"])
-def test_the_same_tokens_alone_and_in_any_batch(model_of: ModelOf, family: str) -> None:
+@pytest.mark.parametrize("prefix_bytes_max", [0, 1 << 20], ids=["nothing kept", "prefixes kept"])
+def test_the_same_tokens_alone_and_in_any_batch(model_of: ModelOf, family: str, prefix_bytes_max: int) -> None:
     """Requests join and leave at random steps, some are cancelled; whoever is answered hears the same as alone."""
-    driver = Driver(model_of(family), limits=BatchLimits(5, 96, 65536))
+    driver = Driver(model_of(family), limits=BatchLimits(5, 96, 65536), prefix_bytes_max=prefix_bytes_max)
     chance = random.Random(4)
     jobs: dict[str, tuple[list[int], list[PictureInput], Sampling]] = {}
     for index in range(14):
