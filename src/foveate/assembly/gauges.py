@@ -69,7 +69,8 @@ def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:
 def request_log(settings: LogSettings, scope: AsyncExitStack) -> RequestLog | None:
     if settings.requests == "off":
         return None
-    made = RequestLog(None if settings.requests == "stdout" else Path(settings.requests))
+    path = None if settings.requests == "stdout" else Path(settings.requests)
+    made = RequestLog(path, rotate_bytes=settings.rotate_bytes, keep_files=settings.keep_files)
     try:
         made.start()
     except OSError as error:

@@ -9,6 +9,7 @@ import typer
 from foveate import __version__
 from foveate.cli.bench import bench
 from foveate.cli.keys import keys
+from foveate.cli.log import log
 from foveate.cli.serve import serve
 from foveate.cli.show_settings import show_settings
 from foveate.core.errors import StartupError
@@ -41,6 +42,7 @@ app.command("serve")(serve)
 app.command("bench")(bench)
 app.command("settings")(show_settings)
 app.add_typer(keys, name="keys")
+app.add_typer(log, name="log")
 
 
 def run() -> None:

@@ -36,10 +36,12 @@ class ItemSpans(msgspec.Struct, frozen=True):
 class Folded(msgspec.Struct, frozen=True):
     """The window's time by stage, in milliseconds, in the order of the journey. A stage that did not happen is absent.
 
+    ``starts``: when each of these stages first had a moment, in milliseconds from the window's beginning.
     ``critical`` is the position of the item on the critical path, ``None`` when there are no items.
     """
 
     stages: dict[Stage, float]
+    starts: dict[Stage, float]
     unattributed_ms: float
     window_ms: float
     critical: int | None
@@ -79,6 +81,7 @@ def fold(received_at: float, until: float, request_spans: Iterable[Span], items:
     path.sort(key=_start)
 
     seconds: dict[Stage, float] = {}
+    begun: dict[Stage, float] = {}
     uncovered = 0.0
     reached = received_at
     for span in path:
@@ -91,17 +94,20 @@ def fold(received_at: float, until: float, request_spans: Iterable[Span], items:
             length = end - start
             uncovered += start - reached
             reached = end
+        if span.stage not in seconds:
+            begun[span.stage] = start - received_at
         seconds[span.stage] = seconds.get(span.stage, 0.0) + length
     uncovered += until - reached
-    return _closed(seconds, uncovered, until - received_at, critical)
+    stages, unattributed_ms = _closed(seconds, uncovered, until - received_at)
+    starts = {stage: begun[stage] * 1e3 for stage in stages}
+    return Folded(stages, starts, unattributed_ms, (until - received_at) * 1e3, critical)
 
 
-def _closed(seconds: dict[Stage, float], uncovered: float, window: float, critical: int | None) -> Folded:
+def _closed(seconds: dict[Stage, float], uncovered: float, window: float) -> tuple[dict[Stage, float], float]:
     """Convert to milliseconds and check the books: covered and uncovered time were added up apart from each other."""
     stages = {stage: seconds[stage] * 1e3 for stage in STAGES if stage in seconds}
-    window_ms = window * 1e3
-    unattributed_ms = window_ms - sum(stages.values())
+    unattributed_ms = window * 1e3 - sum(stages.values())
     gap_ms = unattributed_ms - uncovered * 1e3
     if abs(gap_ms) > NOISE_MS or unattributed_ms < -NOISE_MS:
         raise ArithmeticError(f"stages and unattributed time differ from the window by {gap_ms} ms")
-    return Folded(stages, max(unattributed_ms, 0.0), window_ms, critical)
+    return stages, max(unattributed_ms, 0.0)

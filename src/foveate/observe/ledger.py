@@ -68,7 +68,8 @@ class Breakdown(msgspec.Struct, frozen=True):
 
     Once there was a first token, ``ttft_ms == sum(stages.values()) + unattributed_ms``. Before that (an error answer)
     ``ttft_ms`` is ``None`` and the same sum equals ``total_ms``. ``tpot_ms`` is ``None`` with fewer than two output
-    events.
+    events. ``starts`` tells when each stage of the critical path began, counted from the request's arrival, and ``critical`` the
+    index of the item on that path (``None``: no item was touched).
     """
 
     stages: dict[Stage, float]
@@ -76,6 +77,8 @@ class Breakdown(msgspec.Struct, frozen=True):
     unattributed_ms: float
     tpot_ms: float | None
     total_ms: float
+    starts: dict[Stage, float] = {}
+    critical: int | None = None
 
     def rounded(self) -> tuple[dict[Stage, float], float | None, float]:
         """Return stages, ``ttft_ms`` and ``unattributed_ms`` in whole microseconds, still closing to the digit.
@@ -94,11 +97,13 @@ class Breakdown(msgspec.Struct, frozen=True):
 class ItemRecord(msgspec.Struct, frozen=True):
     """One media item's own durations (milliseconds), whether or not it was on the critical path.
 
-    ``ready_ms`` is when it was ready, counted from the request's arrival; ``host`` is where a fetched item came from.
+    ``starts`` tells when each of its stages first began and ``ready_ms`` when it was ready, both counted from the request's arrival;
+    ``host`` is where a fetched item came from.
     """
 
     index: int
     stages: dict[Stage, float]
+    starts: dict[Stage, float]
     ready_ms: float | None
     host: str | None
 
@@ -249,14 +254,17 @@ class RequestLedger:
         """
         now = clock.now() if now is None else now
         first = self._first_token_at
-        items = [item.view() for item in self._items.values()]
-        folded = fold(self.received_at, now if first is None else first, self._spans, items)
+        items = list(self._items.values())
+        views = [item.view() for item in items]
+        folded = fold(self.received_at, now if first is None else first, self._spans, views)
         return Breakdown(
             stages=folded.stages,
             ttft_ms=None if first is None else folded.window_ms,
             unattributed_ms=folded.unattributed_ms,
             tpot_ms=self._tpot_ms(),
             total_ms=max(now - self.received_at, 0.0) * 1e3,
+            starts=folded.starts,
+            critical=None if folded.critical is None else items[folded.critical].index,
         )
 
     def server_timing(self) -> str:
@@ -299,7 +307,8 @@ class RequestLedger:
 
     def _item_record(self, item: ItemLedger, at: float) -> ItemRecord:
         ready_ms = None if item.ready_at is None else (item.ready_at - self.received_at) * 1e3
-        return ItemRecord(item.index, fold(self.received_at, at, (), [item.view()]).stages, ready_ms, item.host)
+        folded = fold(self.received_at, at, (), [item.view()])
+        return ItemRecord(item.index, folded.stages, folded.starts, ready_ms, item.host)
 
     def _tpot_ms(self) -> float | None:
         """Time per output token after the first, over all choices: each choice's time by each choice's tokens."""

@@ -225,3 +225,9 @@ class LogSettings(Section):
     format: Literal["text", "json"] = setting("text", "Form of the server's log on stderr.")
     level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severe line written.")
     requests: str = setting("stdout", "Request log: stdout, off, or a file's path.")
+    rotate_bytes: Bytes = setting(
+        64 * MiB, "Request log: bytes of a file before the next one is begun (FILE becomes FILE.1).", low=4 * KiB
+    )
+    keep_files: int = setting(
+        8, "Request log: earlier files that are kept; it takes at most (1 + this) × log.rotate_bytes.", low=0, high=1000
+    )

@@ -12,7 +12,8 @@ import pytest
 
 from foveate.core.stages import STAGES, Span, Stage
 from foveate.observe.ledger import LedgerRecord, RequestLedger
-from foveate.observe.request_log import ITEMS_MAX, RequestLog, line
+from foveate.observe.request_line import ITEMS_MAX, encoded, line
+from foveate.observe.request_log import RequestLog
 
 FIELDS = (
     *(f"{stage}_ms" for stage in STAGES),
@@ -77,15 +78,31 @@ def test_the_longest_names_and_largest_figures_stay_within_two_kilobytes() -> No
     longest = record(500, model="m" * 500)
     for name in ("pixels", "media_bytes", "largest_width", "largest_height", "largest_item_bytes", "visual_tokens"):
         setattr(longest.counts, name, 10**9)
+    items = [
+        msgspec.structs.replace(item, host="h" * 250, ready_ms=1000.0 + item.index % 3) for item in longest.items[:3]
+    ]
     longest = msgspec.structs.replace(
         longest,
         tenant="t" * 100,
         tier="s" * 100,
         error_code="media_capacity_full",
         limit_name="limits.visual_tokens_in_flight_max",
-        items=tuple(msgspec.structs.replace(item, host="h" * 250) for item in longest.items),
+        items=(*items, *(msgspec.structs.replace(item, ready_ms=1.0) for item in longest.items[3:])),
     )
-    assert len(msgspec.json.encode(line(longest, 0.0))) < 2048
+    written = encoded(longest, 0.0)
+    assert len(msgspec.json.encode(line(longest, 0.0))) > 2048 > len(written)
+    kept = json.loads(written)
+    assert [item["index"] for item in kept["items"]] == [1, 2], "those that were ready last explain the wait"
+    assert kept["items_omitted"] == 498
+
+
+def test_starts_make_a_waterfall() -> None:
+    found = line(record(2), 0.0)
+    happened = [stage for stage in STAGES if getattr(found, f"{stage}_ms") is not None]
+    assert len(found.starts_ms) == len(happened) == len(STAGES)
+    assert found.starts_ms == sorted(found.starts_ms)
+    assert found.starts_ms[1] == pytest.approx(12.346, abs=0.001), "the fetch began when the place was had"
+    assert (found.critical, [item.starts_ms[0] for item in found.items]) == (0, [12.346, 12.346])
 
 
 def test_names_from_the_client_are_cut() -> None:

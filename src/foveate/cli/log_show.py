@@ -1,0 +1,112 @@
+"""``foveate log show``: one request's waterfall in the terminal, stage by stage and item by item."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from foveate.cli.log_source import Config, File, console, printable, say_damage, source
+from foveate.core.errors import StartupError
+from foveate.observe.log_query import find
+from foveate.observe.request_line import RequestLine
+from foveate.observe.waterfall import Bar, Waterfall, waterfall
+
+BARS_WIDTH = 48
+"""Characters of the time axis; beside it a line of 80 columns has room for the names and figures."""
+
+
+def show(
+    request_id: Annotated[str, typer.Argument(metavar="ID", help="The request's id (x-request-id), or its beginning.")],
+    file: File = None,
+    config: Config = None,
+) -> None:
+    """Print when each stage of a request ran, for itself and for each of its pictures and videos. * marks the critical path."""
+    reader = source(file, config)
+    try:
+        line = find(reader, request_id)
+    except LookupError as error:
+        raise StartupError(str(error)) from None
+    out = console()
+    for text in _facts(line):
+        out.print(Text(printable(text)), soft_wrap=True)
+    made = waterfall(line)
+    if made.bars:
+        out.print()
+        out.print(_chart(made, out))
+    for text in _notes(line, made):
+        out.print(Text(text), soft_wrap=True)
+    say_damage(reader)
+
+
+def _facts(line: RequestLine) -> list[str]:
+    ended = line.outcome if line.error is None else f"{line.outcome}: {line.error}"
+    limit = f" ({line.limit_name})" if line.limit_name else ""
+    who = " ".join(f"{name} {value}" for name, value in (("tenant", line.tenant), ("tier", line.tier)) if value)
+    facts = [
+        f"{line.id}  {line.modality}  {ended}{limit}",
+        f"ended {line.time}  model {line.model or '-'}  {who}".rstrip(),
+    ]
+    carried = [f"{line.text_tokens} text", f"{line.visual_tokens} visual", f"{line.output_tokens} output tokens"]
+    if line.images or line.videos:
+        carried.insert(0, f"{line.images} pictures, {line.videos} videos, {line.media_bytes} bytes:")
+    facts.append(" ".join(carried))
+    found = (
+        ("encoder-cache hits", line.encoder_cache_hits),
+        ("processor-cache hits", line.processor_cache_hits),
+        ("shared with other requests", line.shared),
+        ("prompt tokens in the engine's cache", line.cached_tokens),
+    )
+    facts += [", ".join(f"{name} {number}" for name, number in found if number)] if any(n for _, n in found) else []
+    return facts
+
+
+def _chart(made: Waterfall, out: Console) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("stage", no_wrap=True)
+    table.add_column(f"0{f'{made.window_ms:.1f} ms':>{BARS_WIDTH - 1}}", no_wrap=True, width=BARS_WIDTH)
+    for name in ("from ms", "ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    before: object = "nothing yet"
+    for bar in made.bars:
+        owner = "request" if bar.item is None else f"item {bar.item}"
+        style = "bold" if bar.critical else "dim"
+        cells = (
+            owner if bar.item != before else "",
+            f"{bar.stage}{' *' if bar.critical else ''}",
+            _drawn(bar, made.window_ms, "█" if out.encoding.lower().startswith("utf") else "#"),
+            f"{bar.start_ms:.1f}",
+            f"{bar.ms:.1f}",
+        )
+        table.add_row(*(Text(cell, style=style) for cell in cells))
+        before = bar.item
+    return table
+
+
+def _drawn(bar: Bar, window_ms: float, block: str) -> str:
+    """Return the bar on the time axis; the shortest is one character, so that nothing that happened is invisible."""
+    scale = BARS_WIDTH / window_ms if window_ms > 0 else 0.0
+    start = min(int(bar.start_ms * scale), BARS_WIDTH - 1)
+    length = max(round(bar.ms * scale), 1)
+    return " " * start + block * min(length, BARS_WIDTH - start)
+
+
+def _notes(line: RequestLine, made: Waterfall) -> list[str]:
+    notes = [""]
+    if line.ttft_ms is not None:
+        notes.append(f"ttft {line.ttft_ms:.1f} ms = the stages marked * + unattributed {line.unattributed_ms:.1f} ms")
+    else:
+        notes.append(
+            f"no first token; {line.total_ms:.1f} ms = the stages marked * + unattributed {line.unattributed_ms:.1f} ms"
+        )
+    if line.tpot_ms is not None:
+        notes.append(f"tpot {line.tpot_ms:.2f} ms a token, {line.total_ms - (line.ttft_ms or 0.0):.1f} ms in all")
+    if line.items_omitted:
+        notes.append(f"{line.items_omitted} more items that were ready before these are not in the log")
+    if not made.measured:
+        notes.append("this line has no start times (older version): stages are laid end to end")
+    return notes
