@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from foveate.core.errors import InvalidParameter, QueueFull
 from foveate.decisions.batching import BatchLimits, fits_ever
-from foveate.engines.embedded.messages import Cancel, Generate
 from foveate.engines.embedded.requests import prompt_view
+from foveate.engines.messages import Cancel, Generate
 
 
 class Intake:

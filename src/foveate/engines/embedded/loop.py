@@ -25,11 +25,11 @@ from foveate.encoders.worker import Post
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.intake import Intake
-from foveate.engines.embedded.messages import Cancel, Generate
 from foveate.engines.embedded.output import Outcome, Output
 from foveate.engines.embedded.prefill import Prefill
 from foveate.engines.embedded.requests import Choice, Job, Row, progressed, prompt_view
 from foveate.engines.embedded.sampling import row_sampling
+from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import FailEvent, FinishEvent
 from foveate.models.port import LanguageModel
 

@@ -1,12 +1,8 @@
-"""What the embedded engine's process is configured with and what it is told. Its answers are ``EngineEvent`` and the
-encoder's."""
+"""What the embedded engine's process is configured with."""
 
 from __future__ import annotations
 
 import msgspec
-
-from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
-from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True):
@@ -24,20 +20,3 @@ class EmbeddedConfig(msgspec.Struct, frozen=True):
     prefix_cache_bytes_max: int = 0
     encoder_queue_max: int = 256
     encoder_batch_max: int = 1
-
-
-class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """Answer a prompt. ``submitted_at`` is when the gateway asked: llm_queue counts from there."""
-
-    work: EngineWork
-    submitted_at: float
-
-
-class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Drop a request at once; it is not answered."""
-
-    request_id: str
-
-
-Receives = Generate | Cancel | Encode | CancelEncode
-Sends = TokenEvent | FinishEvent | FailEvent | EncodeDone | EncodeRejected

@@ -22,7 +22,8 @@ from foveate.encoders.worker import EncoderThread
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.loop import GenerationLoop
-from foveate.engines.embedded.messages import Cancel, EmbeddedConfig, Generate
+from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo
 from foveate.models.loading import load_vision_and_language
 from foveate.models.port import LanguageModel

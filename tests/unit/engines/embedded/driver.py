@@ -17,7 +17,7 @@ from foveate.decisions.batching import BatchLimits
 from foveate.encoders.tensors import write_embeddings
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.loop import GenerationLoop
-from foveate.engines.embedded.messages import Cancel, Generate
+from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineWork, FailEvent, FinishEvent, PictureInput, TokenEvent
 from foveate.models.port import Picture
 from foveate.runtime.arena import Arena

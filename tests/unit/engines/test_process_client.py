@@ -22,9 +22,10 @@ from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.request import Sampling
 from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
-from foveate.engines.embedded import client as client_module
+from foveate.engines import process_client
 from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.embedded.messages import Cancel, EmbeddedConfig, Generate
+from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo, EngineWork, FailEvent, FinishEvent, TokenEvent
 from foveate.runtime.port import Progress, Ready, WorkerSpec
 
@@ -119,7 +120,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(client_module, "_RESTART_SECONDS_MIN", 0.01)
+    monkeypatch.setattr(process_client, "_RESTART_SECONDS_MIN", 0.01)
     bench = Bench()
     await bench.engine.start()
     yield bench

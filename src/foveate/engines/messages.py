@@ -1,0 +1,25 @@
+"""What every engine process is told. Its answers are ``EngineEvent`` and the encoder's."""
+
+from __future__ import annotations
+
+import msgspec
+
+from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    """Answer a prompt. ``submitted_at`` is when the gateway asked: llm_queue counts from there."""
+
+    work: EngineWork
+    submitted_at: float
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Drop a request at once; it is not answered."""
+
+    request_id: str
+
+
+Receives = Generate | Cancel | Encode | CancelEncode
+Sends = TokenEvent | FinishEvent | FailEvent | EncodeDone | EncodeRejected

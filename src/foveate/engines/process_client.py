@@ -1,0 +1,274 @@
+"""The gateway's side of an engine in a process of ours: one worker seen as an :class:`Engine` and an :class:`Encoder`.
+
+It restarts the process when it ends, with a capped back-off; meanwhile ``ready`` is false. What was open then ends at
+once: generation with EngineFailed, encoding with EngineUnavailable. Whether to try again is the journey's decision.
+
+Nothing here grows without bound: a stream holds at most its request's own tokens, and the engine's process bounds how
+many are open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import msgspec
+
+from foveate.core.clock import now
+from foveate.core.errors import (
+    DeadlineExceeded,
+    EngineFailed,
+    EngineUnavailable,
+    FoveateError,
+    StartupError,
+)
+from foveate.core.media import EncodedImage, PreparedImage
+from foveate.core.memory import Slot
+from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.engines.messages import Cancel, Generate, Receives, Sends
+from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent, FinishEvent, Form
+from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
+
+_LOG = logging.getLogger("foveate.engine")
+
+_RESTART_SECONDS_MIN = 0.1
+_RESTART_SECONDS_MAX = 10.0
+_STEADY_SECONDS = 60.0
+"""A process that was ready for this long has the shortest back-off again."""
+
+
+class _Stream:
+    """The events of one request on their way to its reader."""
+
+    def __init__(self) -> None:
+        self._events: deque[EngineEvent | FoveateError] = deque()
+        self._arrived = asyncio.Event()
+
+    def put(self, event: EngineEvent | FoveateError) -> None:
+        self._events.append(event)
+        self._arrived.set()
+
+    async def get(self) -> EngineEvent | FoveateError:
+        while not self._events:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._events.popleft()
+
+
+class ProcessEngine:
+    """Implements :class:`foveate.engines.port.Engine` and :class:`foveate.engines.port.Encoder` for a process of entry ``entry``."""
+
+    accepts: frozenset[Form] = frozenset({"embeddings"})
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        entry: str,
+        config: msgspec.Struct,
+        *,
+        threads: int,
+        start_seconds_max: float,
+        on_progress: Callable[[str], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+    ) -> None:
+        """``on_progress`` gets lines on what is loading; ``on_restart`` is called each time a restarted process is
+        ready."""
+        self._runtime = runtime
+        self._spec = WorkerSpec(
+            "engine",
+            0,
+            entry,
+            msgspec.to_builtins(config),
+            receives=Receives,
+            sends=Sends,
+            threads=threads,
+        )
+        self._start_seconds_max = start_seconds_max
+        self._on_progress = on_progress
+        self._on_restart = on_restart
+        self._worker: Worker | None = None
+        self._ready_since: float | None = None
+        self._info: EngineInfo | None = None
+        self._streams: dict[str, _Stream] = {}
+        self._encoding: dict[int, asyncio.Future[EncodedImage]] = {}
+        self._job_ids = itertools.count()
+        self._restarting: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._back_off_seconds = _RESTART_SECONDS_MIN
+        self.restarts = 0
+
+    # ------------------------------------------------------------------------------------------------------ life cycle
+
+    @property
+    def ready(self) -> bool:
+        """See the port."""
+        return self._ready_since is not None
+
+    @property
+    def info(self) -> EngineInfo:
+        """See the port. After a restart it may differ (the model's files may have changed)."""
+        if self._info is None:
+            raise EngineUnavailable(detail="the engine was never ready")
+        return self._info
+
+    @property
+    def worker(self) -> Worker | None:
+        """The process now in use or being started."""
+        return self._worker
+
+    async def start(self) -> None:
+        """See the port."""
+        worker = self._runtime.worker(self._spec)
+        self._worker = worker
+        ready: Ready = await worker.start(
+            on_message=self._receive, on_exit=lambda: self._exited(worker), seconds_max=self._start_seconds_max
+        )
+        self._info = msgspec.convert(ready.info, EngineInfo)
+        if worker.alive:
+            self._ready_since = now()
+
+    async def stop(self, *, seconds_max: float) -> None:
+        """See the port. Whatever is still open fails."""
+        self._stopping = True
+        self._ready_since = None
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait({self._restarting})
+        if self._worker is not None:
+            await self._worker.stop(seconds_max=seconds_max)
+        self._end_open("the engine was stopped")
+
+    def _exited(self, worker: Worker) -> None:
+        if worker is not self._worker:
+            return
+        steady = self._ready_since is not None and now() - self._ready_since >= _STEADY_SECONDS
+        self._ready_since = None
+        self._end_open("the engine process ended")
+        if self._stopping:
+            return
+        if steady:
+            self._back_off_seconds = _RESTART_SECONDS_MIN
+        _LOG.error("the engine process ended; restarting it in %.1f s", self._back_off_seconds)
+        if self._restarting is None or self._restarting.done():
+            self._restarting = asyncio.get_running_loop().create_task(self._restart(), name="restart engine")
+
+    async def _restart(self) -> None:
+        while not self.ready:
+            await asyncio.sleep(self._back_off_seconds)
+            self._back_off_seconds = min(self._back_off_seconds * 2, _RESTART_SECONDS_MAX)
+            self.restarts += 1
+            try:
+                await self.start()
+            except StartupError as error:
+                _LOG.error("the engine did not restart: %s %s", error.public, error.detail)
+            except OSError as error:
+                # What the system refuses now (no descriptor, no process) it may grant later.
+                _LOG.error("the engine did not restart: %s", error)
+        if self._on_restart is not None:
+            self._on_restart()
+
+    def _end_open(self, why: str) -> None:
+        for stream in self._streams.values():
+            stream.put(EngineFailed(detail=why))
+        for future in self._encoding.values():
+            if not future.done():
+                future.set_exception(EngineUnavailable(detail=why))
+
+    # -------------------------------------------------------------------------------------------------------- messages
+
+    def _receive(self, message: Any) -> None:
+        match message:
+            case EncodeDone():
+                future = self._encoding.get(message.job_id)
+                if future is not None and not future.done():
+                    future.set_result(message.image)
+            case EncodeRejected():
+                future = self._encoding.get(message.job_id)
+                if future is not None and not future.done():
+                    error = message.error
+                    future.set_exception(error.error() if error else asyncio.CancelledError())
+            case Progress():
+                if self._on_progress is not None:
+                    self._on_progress(message.text)
+            case _:
+                # A request that was cancelled a moment ago may still get an event.
+                stream = self._streams.get(message.request_id)
+                if stream is not None:
+                    stream.put(message)
+
+    def _usable_worker(self) -> Worker:
+        if self._worker is None or not self.ready:
+            raise EngineUnavailable(detail="the engine process is not ready")
+        return self._worker
+
+    # ---------------------------------------------------------------------------------------------------------- engine
+
+    def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+        """See the port. The pictures' slots are read until the first event."""
+        return self._generate(Generate(work, now()))
+
+    async def _generate(self, message: Generate) -> AsyncGenerator[EngineEvent, None]:
+        request_id = message.work.request_id
+        if request_id in self._streams:
+            raise ValueError(f"request {request_id} is open already")
+        worker = self._usable_worker()
+        stream = self._streams[request_id] = _Stream()
+        ended = False
+        try:
+            worker.send(message)
+            while not ended:
+                event = await stream.get()
+                if isinstance(event, (FailEvent, FoveateError)):
+                    ended = True
+                    raise event.error.error() if isinstance(event, FailEvent) else event
+                ended = isinstance(event, FinishEvent) and event.last
+                yield event
+        finally:
+            del self._streams[request_id]
+            if not ended:
+                worker.send(Cancel(request_id))
+
+    # --------------------------------------------------------------------------------------------------------- encoder
+
+    async def encode(self, prepared: PreparedImage, out: Slot, *, deadline: float) -> EncodedImage:
+        """See the port. Returns or raises only when the process no longer uses the slots, so they may be given back at
+        once.
+
+        Cancelled, it waits for the process to say so: at once when the picture has not started, else until its batch is
+        done.
+        """
+        worker = self._usable_worker()
+        job_id = next(self._job_ids)
+        future: asyncio.Future[EncodedImage] = asyncio.get_running_loop().create_future()
+        self._encoding[job_id] = future
+        submitted_at = now()
+        try:
+            worker.send(Encode(job_id, prepared, out, deadline, submitted_at))
+            done, _ = await asyncio.wait({future}, timeout=max(0.0, deadline - submitted_at))
+            if done:
+                return future.result()
+            await self._settle(worker, job_id, future)
+            raise DeadlineExceeded(detail="the deadline passed while a picture was encoded")
+        except asyncio.CancelledError:
+            await self._settle(worker, job_id, future)
+            raise
+        finally:
+            del self._encoding[job_id]
+
+    async def _settle(self, worker: Worker, job_id: int, future: asyncio.Future[EncodedImage]) -> None:
+        """Cancel a picture and wait until the process has let go of its slots (it answers, or it ends)."""
+        worker.send(CancelEncode(job_id))
+        again = False
+        while not future.done():
+            try:
+                await asyncio.wait({future})
+            except asyncio.CancelledError:
+                again = True  # cancelled twice: the slots are still in use
+        if not future.cancelled():
+            future.exception()  # retrieved: the caller hears of its own cancellation or deadline instead
+        if again:
+            raise asyncio.CancelledError
