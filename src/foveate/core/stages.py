@@ -38,8 +38,13 @@ Modality = Literal["text", "multimodal"]
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """One stretch of one stage: ``start`` and ``end`` in monotonic seconds (:func:`foveate.core.clock.now`)."""
+    """One stretch of one stage: ``start`` and ``end`` in monotonic seconds (:func:`foveate.core.clock.now`).
+
+    ``cost_ms`` is what it took of what is paid for, where that was measured: of media_decode and mm_processor processor time, of
+    vision_encode its share of the batch.
+    """
 
     stage: Stage
     start: float
     end: float
+    cost_ms: float = 0.0

@@ -133,10 +133,12 @@ class EncoderThread:
                 self._fail(work, "the vision tower failed on the batch", error)
             return
         encoded = now()
+        # Pictures of a batch are alike, so each has the same share of it.
+        ran = Span("vision_encode", started, encoded, (encoded - started) * 1e3 / len(readable))
         for work, result in zip(readable, results, strict=True):
-            self._answer(work, result, started, encoded)
+            self._answer(work, result, ran)
 
-    def _answer(self, work: Encode, result: Embeddings | Exception, started: float, encoded: float) -> None:
+    def _answer(self, work: Encode, result: Embeddings | Exception, ran: Span) -> None:
         if isinstance(result, Exception):
             self._fail(work, "the vision tower failed on it", result)
             return
@@ -151,8 +153,8 @@ class EncoderThread:
             self._fail(work, "its embeddings cannot be written", error)
             return
         spans = (
-            Span("encoder_queue", work.submitted_at, started),
-            Span("vision_encode", started, encoded),
+            Span("encoder_queue", work.submitted_at, ran.start),
+            ran,
             Span("embedding_transfer", transfer, now()),
         )
         self._post.send(EncodeDone(work.job_id, EncodedImage(bundle, work.prepared.rows, spans)))

@@ -81,6 +81,8 @@ class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     """A choice is complete. ``output_tokens`` counts its tokens, the end-of-sequence token included; ``cached_tokens`` are prompt tokens
     whose KV was reused. ``last`` is true on the last choice to finish: nothing of the request follows, and everything it held is free.
+    ``token_ms``, on that event: the time of all engine steps that the request's tokens had a part in, each step's split evenly over its
+    tokens; 0 where the engine does not say.
     """
 
     request_id: str
@@ -89,6 +91,7 @@ class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     output_tokens: int
     last: bool
     cached_tokens: int = 0
+    token_ms: float = 0.0
 
 
 class FailEvent(msgspec.Struct, frozen=True, tag="fail"):

@@ -110,6 +110,8 @@ def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
         tenant=request.caller.tenant,
         tier=request.caller.budget.tier,
     )
+    if unpacked is not None:
+        ledger.spent.media_cpu_ms += unpacked.cpu_ms
     deadline = request.received_at + tools.limits.request_seconds_max
     scope = request.caller.tenant if tools.limits.caches_per_tenant else ""
     return Job(

@@ -116,6 +116,7 @@ class JourneyAnswer:
             self._job.ledger.output(len(event.token_ids), now(), event.choice)
         elif isinstance(event, FinishEvent):
             self._job.ledger.counts.cached_tokens = max(self._job.ledger.counts.cached_tokens, event.cached_tokens)
+            self._job.ledger.spent.engine_token_ms += event.token_ms
 
     def _ending(self, raised: BaseException | None) -> tuple[Outcome, FoveateError | None]:
         error = self._error or (raised if isinstance(raised, FoveateError) else None)

@@ -75,6 +75,7 @@ async def _open_video(item: Item, container: str, sampling: FrameSampling, job: 
         key=(job.scope, item.blob.digest, sampling, job.budget.max_video_seconds),
     )
     assert isinstance(found, VideoProbed)
+    item.ledger.spent.media_cpu_ms += found.cpu_ms
     job.ledger.counts.video_seconds += found.header.seconds
     judge_video_seconds(job.budget, found.header.seconds)
     _judge_frames(item, job, found.wanted)

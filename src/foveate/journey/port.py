@@ -47,7 +47,8 @@ class Unpacked(msgspec.Struct, frozen=True):
     """A large body after a media worker took its inline pictures out.
 
     ``skeleton`` is the body's JSON in which each ``data:`` URL value (of a picture or video) is replaced by the string ``inline:<index>``,
-    with index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``.
+    with index into ``blobs``; an entry is an error where that data URL is malformed. Unpacking took from ``started_at`` to ``ended_at``
+    and ``cpu_ms`` of a worker's processor time.
     ``hold`` keeps the blobs' bytes until it is let go; every user of a blob retains it. ``charge`` accounts for them until the
     request does.
     """
@@ -58,6 +59,7 @@ class Unpacked(msgspec.Struct, frozen=True):
     ended_at: float
     hold: EarlyHold | None = None
     charge: Charge | None = None
+    cpu_ms: float = 0.0
 
     def release(self) -> None:
         """Let the bytes go: the request that came with the body needs them no more, however long its answer streams. Again is harmless."""

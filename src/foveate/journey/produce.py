@@ -128,8 +128,11 @@ def _keep_inputs(
     key: EncoderKey, image: PreparedImage, hold: SlotHold, started: float, tools: Tools
 ) -> Lease[ProcessorEntry]:
     hold.shrink(image.inputs.used)
-    decoded, processed = (span.end for span in image.spans)
-    spans = (Span("media_decode", started, decoded), Span("mm_processor", decoded, processed))
+    decode, process = image.spans
+    spans = (
+        Span("media_decode", started, decode.end, decode.cost_ms),
+        Span("mm_processor", decode.end, process.end, process.cost_ms),
+    )
     inputs = TensorBundle(hold.slot, image.inputs.tensors, image.inputs.used)
     prepared = PreparedImage(image.replacement, image.rows, inputs, image.meta, spans)
     entry = ProcessorEntry(prepared, _cost(image.spans))

@@ -155,6 +155,7 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     counts.redirects = max(counts.redirects, got.redirects)
     if not shared:
         counts.fetches += 1
+        item.ledger.spent.fetch_bytes += item.blob.size
 
 
 async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:

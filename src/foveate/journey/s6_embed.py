@@ -37,6 +37,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     item.ledger.span(Span("media_fetch", item.probed_at, asked))
     if item.lease is not None:
         job.ledger.counts.encoder_cache_hits += 1
+        item.ledger.spared("encoder_cache", item.lease.entry.cost_ms)
     else:
         # The flight may outlive this request, so it has a hold of its own on what it starts from.
         held = item.inputs.again() if item.inputs is not None else item.hold.retain() if item.hold is not None else None
@@ -62,12 +63,16 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
             raise
         item.lease = made.lease
         if shared:
+            item.ledger.spared("in_flight", made.lease.entry.cost_ms)
             tools.encoder_cache.joined(key, made.lease.entry)
             if not made.processor_hit:
                 tools.processor_cache.shared()
             job.ledger.counts.shared += 1
+        else:
+            item.ledger.spent.charge(made.spans)
         if made.processor_hit and not shared:
             job.ledger.counts.processor_cache_hits += 1
+            item.ledger.spared("processor_cache", made.lease.entry.cost_ms, "media_decode", "mm_processor")
         item.ledger.spans(since(made.spans, asked))
     item.release_media()
     item.ready_at = now()

@@ -57,6 +57,8 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         size = max(1, GROUP_BYTES_MAX // _frame_bytes(item))
         for start in range(0, len(film.picks), size):
             await _embed_group(item, film.picks[start : start + size], job, tools)
+    for frame in item.frames:
+        item.ledger.spent.add(frame.ledger.spent)
     item.frames = [frame for frame in item.frames if frame.lease is not None]
     job.ledger.counts.frames -= item.pictures - len(item.frames)
     item.release_media()
@@ -83,6 +85,8 @@ def _found(frame: Item, digest: str, job: Job, tools: Tools) -> bool:
     if key not in tools.encoder_cache:
         return False
     frame.lease = tools.encoder_cache.get(key)
+    if frame.lease is not None:
+        frame.ledger.spared("encoder_cache", frame.lease.entry.cost_ms)
     job.ledger.counts.encoder_cache_hits += 1
     return True
 
@@ -114,6 +118,7 @@ async def _decode(item: Item, waiting: Sequence[tuple[Item, FramePick]], job: Jo
             key=(job.scope, item.blob.digest, picks, item.shape.width, item.shape.height),
         )
         assert isinstance(reply, FramesDecoded)
+        item.ledger.spent.media_cpu_ms += reply.cpu_ms
         ended = now()
         for place in reply.places:
             frame, pick = waiting[place]

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import msgspec
+
 from foveate.core.budget import Caller
 from foveate.core.clock import now
 from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, FoveateError
@@ -131,6 +133,7 @@ class Journey:
                 ended_at=now(),
                 hold=hold,
                 charge=charge,
+                cpu_ms=done.cpu_ms,
             )
         finally:
             hold.release()
@@ -171,7 +174,7 @@ class Journey:
         if isinstance(reply, JobFailed):
             raise reply.error.error()
         assert isinstance(reply, UnpackDone)
-        return UnpackDone(reply.job_id, reply.skeleton, reply.blobs, started, reply.ended_at)
+        return msgspec.structs.replace(reply, started_at=started)
 
     def refused(self, request_id: str, received_at: float, error: FoveateError, caller: Caller | None) -> None:
         """Note a request that was refused before it could be understood."""

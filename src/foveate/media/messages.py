@@ -95,13 +95,16 @@ class UnpackedBlob(msgspec.Struct, frozen=True):
 
 
 class UnpackDone(msgspec.Struct, frozen=True, tag="unpack_done"):
-    """The body without its inline pictures (see :class:`foveate.journey.port.Unpacked`). Times: monotonic seconds."""
+    """The body without its inline pictures (see :class:`foveate.journey.port.Unpacked`). Times: monotonic seconds; ``cpu_ms``: the
+    worker's processor time.
+    """
 
     job_id: int
     skeleton: bytes
     blobs: tuple[UnpackedBlob, ...]
     started_at: float
     ended_at: float
+    cpu_ms: float = 0.0
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
@@ -127,19 +130,24 @@ class JobFailed(msgspec.Struct, frozen=True, tag="job_failed"):
 
 
 class VideoProbed(msgspec.Struct, frozen=True, tag="video_probed"):
-    """What is known of the video; ``wanted`` frames would have been taken without a limit, ``picks`` are those within it."""
+    """What is known of the video; ``wanted`` frames would have been taken without a limit, ``picks`` are those within it.
+
+    ``cpu_ms``: the worker's processor time.
+    """
 
     job_id: int
     header: VideoHeader
     wanted: int
     picks: tuple[FramePick, ...]
+    cpu_ms: float = 0.0
 
 
 class FramesDecoded(msgspec.Struct, frozen=True, tag="frames_decoded"):
-    """The picks at ``places`` lie in ``DecodeFrames.out``; the others could not be decoded."""
+    """The picks at ``places`` lie in ``DecodeFrames.out``; the others could not be decoded. ``cpu_ms``: the worker's processor time."""
 
     job_id: int
     places: tuple[int, ...]
+    cpu_ms: float = 0.0
 
 
 MediaJob = Unpack | Prepare | ProbeVideo | DecodeFrames

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from time import process_time
 from typing import Final
 
 import msgspec
@@ -98,7 +99,7 @@ class MediaWorker:
         return JobFailed(job.job_id, failure.record(), tuple(spans))
 
     def _unpack(self, job: Unpack) -> UnpackDone:
-        started_at = now()
+        started_at, processor_start = now(), process_time()
         result = unpack(self._arena.view(job.body), self._arena.view(job.out))
         blobs = tuple(
             UnpackedBlob(blob=Blob(Slot(job.out.offset + found.offset, found.size), found.digest))
@@ -106,9 +107,11 @@ class MediaWorker:
             else UnpackedBlob(error=found)
             for found in result.blobs
         )
-        return UnpackDone(job.job_id, result.skeleton, blobs, started_at, now())
+        cpu_ms = (process_time() - processor_start) * 1e3
+        return UnpackDone(job.job_id, result.skeleton, blobs, started_at, now(), cpu_ms)
 
     def _probe_video(self, job: ProbeVideo) -> VideoProbed:
+        processor_start = process_time()
         header, wanted, picks = open_video(
             self._arena.view(job.source),
             job.container,
@@ -116,9 +119,10 @@ class MediaWorker:
             budget=job.budget,
             decode_pixels_max=job.decode_pixels_max,
         )
-        return VideoProbed(job.job_id, header, wanted, picks)
+        return VideoProbed(job.job_id, header, wanted, picks, (process_time() - processor_start) * 1e3)
 
     def _decode_frames(self, job: DecodeFrames) -> FramesDecoded:
+        processor_start = process_time()
         shape = (len(job.picks), job.height, job.width, 3)
         out = np.frombuffer(self._arena.view(job.out), np.uint8, count=math.prod(shape)).reshape(shape)
         places: list[int] = []
@@ -133,7 +137,7 @@ class MediaWorker:
         for place, pixels in decoded:
             out[place] = pixels
             places.append(place)
-        return FramesDecoded(job.job_id, tuple(places))
+        return FramesDecoded(job.job_id, tuple(places), (process_time() - processor_start) * 1e3)
 
     def _prepare(self, job: Prepare, spans: list[Span]) -> Prepared:
         self._check(job.header)
@@ -173,9 +177,13 @@ class _Stretch:
         self._stage: Stage = stage
         self._spans = spans
         self._start = 0.0
+        self._processor_start = 0.0
 
     def __enter__(self) -> None:
         self._start = now()
+        self._processor_start = process_time()
 
     def __exit__(self, *_: object) -> None:
-        self._spans.append(Span(self._stage, self._start, now()))
+        # Of all threads of the process: it does one job at a time.
+        cost_ms = (process_time() - self._processor_start) * 1e3
+        self._spans.append(Span(self._stage, self._start, now(), cost_ms))

@@ -8,7 +8,7 @@ lives on the event loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -18,9 +18,12 @@ from foveate.core.budget import ANYONE, DEFAULT_TIER
 from foveate.core.errors import FoveateError, Overloaded, Refused
 from foveate.core.stages import Modality, Span, Stage
 from foveate.observe.critical_path import ItemSpans, fold
+from foveate.observe.spending import Spent, total
 
 Outcome = Literal["answered", "estimated", "refused", "overloaded", "failed", "cancelled"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+Found = Literal["encoder_cache", "processor_cache", "in_flight"]
+"""What spared the work on an item: a cache, or equal work in flight for another request."""
 
 
 def outcome_of(error: FoveateError) -> Outcome:
@@ -98,7 +101,7 @@ class ItemRecord(msgspec.Struct, frozen=True):
     """One media item's own durations (milliseconds), whether or not it was on the critical path.
 
     ``starts`` tells when each of its stages first began and ``ready_ms`` when it was ready, both counted from the request's arrival;
-    ``host`` is where a fetched item came from.
+    ``host`` is where a fetched item came from, ``found`` what spared the work on it, ``spent`` what it took.
     """
 
     index: int
@@ -106,6 +109,8 @@ class ItemRecord(msgspec.Struct, frozen=True):
     starts: dict[Stage, float]
     ready_ms: float | None
     host: str | None
+    found: Found | None = None
+    spent: Spent = msgspec.field(default_factory=Spent)
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
@@ -113,7 +118,7 @@ class LedgerRecord(msgspec.Struct, frozen=True):
 
     ``modality`` is unknown of a request that was refused before its body was understood, ``tenant`` and ``tier`` are
     empty where nobody could tell who asks.
-    ``limit_name`` is the limit that refused it, of a tier or of the server.
+    ``limit_name`` is the limit that refused it, of a tier or of the server. ``spent`` includes that of all items.
     """
 
     request_id: str
@@ -129,16 +134,19 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     counts: Counts
     breakdown: Breakdown
     items: tuple[ItemRecord, ...]
+    spent: Spent = msgspec.field(default_factory=Spent)
 
 
 class ItemLedger:
     """One media item's part of the ledger."""
 
-    __slots__ = ("_spans", "host", "index", "ready_at")
+    __slots__ = ("_spans", "found", "host", "index", "ready_at", "spent")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.host: str | None = None
+        self.found: Found | None = None
+        self.spent = Spent()
         self.ready_at: float | None = None
         self._spans: list[Span] = []
 
@@ -153,6 +161,11 @@ class ItemLedger:
         """Add finished spans."""
         for span in spans:
             self.span(span)
+
+    def spared(self, found: Found, cost_ms: Mapping[Stage, float], *stages: Stage) -> None:
+        """Note what spared the work of these stages (all, if none is named), and what that work had cost when it was done."""
+        self.found = found
+        self.spent.saved(cost_ms, *stages)
 
     def origin(self, host: str) -> None:
         """Note the host a fetched item comes from: a bare host name.
@@ -206,6 +219,7 @@ class RequestLedger:
         self.received_at = received_at
         self.modality: Modality = "multimodal" if images or videos else "text"
         self.counts = Counts(images=images, videos=videos)
+        self.spent = Spent()
         self._spans: list[Span] = []
         self._items: dict[int, ItemLedger] = {}
         self._choices: dict[int, _Choice] = {}
@@ -287,6 +301,9 @@ class RequestLedger:
         if self._ended:
             raise RuntimeError(f"request {self.request_id} has ended already")
         self._ended = True
+        breakdown = self.breakdown(at)
+        if not self.spent.engine_token_ms and breakdown.ttft_ms is not None:
+            self.spent.engine_token_ms = self._engine_seen_ms(breakdown)
         return LedgerRecord(
             request_id=self.request_id,
             model=self.model,
@@ -299,16 +316,23 @@ class RequestLedger:
             received_at=self.received_at,
             ended_at=at,
             counts=self.counts,
-            breakdown=self.breakdown(at),
+            breakdown=breakdown,
             items=tuple(
                 self._item_record(item, at) for item in sorted(self._items.values(), key=lambda item: item.index)
             ),
+            spent=total((self.spent, *(item.spent for item in self._items.values()))),
         )
+
+    def _engine_seen_ms(self, breakdown: Breakdown) -> float:
+        """Return the engine's time as it looks from here, where the engine does not say its own: others' share of its steps included."""
+        last = max((choice.last_at for choice in self._choices.values()), default=None)
+        after = 0.0 if last is None or self._first_token_at is None else max(last - self._first_token_at, 0.0) * 1e3
+        return breakdown.stages.get("llm_prefill", 0.0) + after
 
     def _item_record(self, item: ItemLedger, at: float) -> ItemRecord:
         ready_ms = None if item.ready_at is None else (item.ready_at - self.received_at) * 1e3
         folded = fold(self.received_at, at, (), [item.view()])
-        return ItemRecord(item.index, folded.stages, folded.starts, ready_ms, item.host)
+        return ItemRecord(item.index, folded.stages, folded.starts, ready_ms, item.host, item.found, item.spent)
 
     def _tpot_ms(self) -> float | None:
         """Time per output token after the first, over all choices: each choice's time by each choice's tokens."""

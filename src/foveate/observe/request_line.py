@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from foveate.core.stages import Stage
 from foveate.observe.ledger import ItemRecord, LedgerRecord
 from foveate.observe.redact import redact_text
+from foveate.observe.spending import QUANTITIES, Spent
 
 ITEMS_MAX: Final = 3
 LINE_BYTES_MAX: Final = 2046
@@ -23,10 +24,11 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One picture in a line: its own durations, whether or not it was on the critical path.
+    """One picture or video in a line: its own durations, whether or not it was on the critical path.
 
     What did not happen is absent. ``starts_ms`` says when the stages that are there first began, in the order of the fields, counted
-    from the request's arrival; a stage may have paused in between (a video's groups of frames).
+    from the request's arrival; a stage may have paused in between (a video's groups of frames). ``found`` and what follows say what
+    spared the work and what it took (:class:`foveate.observe.ledger.ItemRecord`).
     """
 
     index: int
@@ -39,6 +41,12 @@ class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
     vision_encode_ms: float | None = None
     embedding_transfer_ms: float | None = None
     host: str | None = None
+    found: str | None = None
+    fetch_bytes: int | None = None
+    media_cpu_ms: float | None = None
+    processor_cpu_ms: float | None = None
+    encoder_ms: float | None = None
+    cache_saved_ms: float | None = None
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +59,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``error`` and ``limit_name`` say why it was not
     answered, or, where it was only estimated, the first reason why it would not be. The counts, from ``images`` to
     ``adjustments``, are those of :class:`foveate.observe.ledger.Counts`: every quantity that the budget of ``tier`` limits.
+    ``fetch_bytes`` to ``cache_saved_ms`` are what it took (:class:`foveate.observe.spending.Spent`), items included.
     ``starts_ms`` says when the stages that are not null began, in the order of the fields, counted from the request's arrival, and
     ``critical`` which item's stages they are. ``items`` lists at most ITEMS_MAX pictures, those that were ready last, and fewer where a
     line would be longer than LINE_BYTES_MAX; ``items_omitted`` counts the rest.
@@ -100,6 +109,12 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     processor_cache_hits: int = 0
     fetches: int = 0
     shared: int = 0
+    fetch_bytes: int = 0
+    media_cpu_ms: float = 0.0
+    processor_cpu_ms: float = 0.0
+    encoder_ms: float = 0.0
+    engine_token_ms: float = 0.0
+    cache_saved_ms: float = 0.0
     items: list[ItemLine] = []
     items_omitted: int = 0
 
@@ -155,6 +170,7 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         processor_cache_hits=counts.processor_cache_hits,
         fetches=counts.fetches,
         shared=counts.shared,
+        **_spent(record.spent),
         items=[_item(item) for item in _last_ready(record.items)],
         items_omitted=max(len(record.items) - ITEMS_MAX, 0),
     )
@@ -184,7 +200,17 @@ def _item(item: ItemRecord) -> ItemLine:
         vision_encode_ms=ms("vision_encode"),
         embedding_transfer_ms=ms("embedding_transfer"),
         host=item.host[:HOST_MAX] if item.host else None,
+        found=item.found,
+        fetch_bytes=item.spent.fetch_bytes or None,
+        media_cpu_ms=round(item.spent.media_cpu_ms, 3) or None,
+        processor_cpu_ms=round(item.spent.processor_cpu_ms, 3) or None,
+        encoder_ms=round(item.spent.encoder_ms, 3) or None,
+        cache_saved_ms=round(item.spent.cache_saved_ms, 3) or None,
     )
+
+
+def _spent(spent: Spent) -> dict[str, Any]:
+    return {name: round(getattr(spent, name), 3) for name in QUANTITIES}
 
 
 def _rounded(starts: dict[Stage, float]) -> list[float]:

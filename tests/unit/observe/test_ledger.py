@@ -10,6 +10,7 @@ from foveate.core import clock
 from foveate.core.errors import EngineFailed, InvalidPart, QueueFull, error_classes
 from foveate.core.stages import STAGES, Span
 from foveate.observe.ledger import OUTCOMES, Breakdown, RequestLedger, outcome_of
+from foveate.observe.spending import Spent
 
 
 def ledger(images: int = 0, received_at: float = 100.0) -> RequestLedger:
@@ -150,3 +151,38 @@ def test_every_error_has_an_outcome() -> None:
     assert outcome_of(QueueFull()) == "overloaded"
     assert outcome_of(EngineFailed()) == "failed"
     assert {outcome_of(kind()) for kind in error_classes().values()} <= set(OUTCOMES)
+
+
+def test_what_it_took_is_summed_over_items() -> None:
+    ledger = RequestLedger(request_id="r", model="m", received_at=0.0, images=2)
+    made, found = ledger.item(0), ledger.item(1)
+    made.spent.charge(
+        [
+            Span("media_decode", 0.0, 1.0, 3.0),
+            Span("mm_processor", 1.0, 2.0, 4.0),
+            Span("encoder_queue", 2.0, 3.0),
+            Span("vision_encode", 3.0, 4.0, 5.0),
+        ]
+    )
+    made.spent.fetch_bytes += 100
+    found.spared(
+        "processor_cache",
+        {"media_decode": 7.0, "mm_processor": 1.0, "vision_encode": 50.0},
+        "media_decode",
+        "mm_processor",
+    )
+    ledger.spent.media_cpu_ms += 2.0
+    ledger.spent.engine_token_ms += 6.0
+    record = ledger.end("answered", error_code=None, at=5.0)
+    assert record.spent == Spent(100, 5.0, 4.0, 5.0, 6.0, 8.0)
+    assert [item.found for item in record.items] == [None, "processor_cache"]
+    assert record.items[1].spent == Spent(cache_saved_ms=8.0)
+
+
+def test_an_engine_that_says_nothing_is_taken_by_its_time() -> None:
+    ledger = RequestLedger(request_id="r", model="m", received_at=0.0, images=0)
+    ledger.spans([Span("llm_queue", 0.0, 1.0), Span("llm_prefill", 1.0, 3.0)])
+    ledger.first_token(3.0)
+    ledger.output(1, 3.0)
+    ledger.output(4, 3.5)
+    assert ledger.end("answered", error_code=None, at=9.0).spent.engine_token_ms == pytest.approx(2500)

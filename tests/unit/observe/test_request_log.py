@@ -67,7 +67,7 @@ def test_an_ordinary_line_is_short_and_a_huge_request_s_is_bounded(tmp_path: Pat
         for images in (1, 4, 500):
             log.write(record(images))
     one, four, many = path.read_bytes().splitlines()
-    assert len(one) < 1280
+    assert len(one) < 1400
     assert len(four) < 2048
     assert len(many) < 2048
     assert len(json.loads(many)["items"]) == ITEMS_MAX

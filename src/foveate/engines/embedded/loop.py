@@ -191,10 +191,12 @@ class GenerationLoop:
 
     def _advance(self, job: Job, end: int | None) -> None:
         """Take a prompt as far as what is kept of others goes, and then run it up to ``end``."""
+        started = now()
         try:
             logits = self._prefill.recall(job)
             if logits is None and end is not None and end > job.view.done:
                 logits = self._prefill.run(job, end)
+            job.token_ms += (now() - started) * 1e3
             if logits is not None:
                 self._prefilling.remove(job)
                 self._begin_choices(job, logits)
@@ -229,6 +231,7 @@ class GenerationLoop:
 
     def _decode_tokens(self) -> None:
         rows = list(self._running)
+        started = now()
         try:
             self._kv.reserve()
             logits = self._model.decode(
@@ -241,6 +244,9 @@ class GenerationLoop:
             for row in rows:
                 row.choice.next_position += 1
             outcomes = self._output.emit(rows, logits)
+            share_ms = (now() - started) * 1e3 / len(rows)
+            for row in rows:
+                row.job.token_ms += share_ms
         except Exception as error:
             self._fail_running(error)
             return
@@ -278,7 +284,13 @@ class GenerationLoop:
                     self._intake.end(row.job.id)
                 self._post.send(
                     FinishEvent(
-                        row.job.id, row.choice.index, outcome, row.choice.row.drawn, last, row.job.cached_tokens
+                        row.job.id,
+                        row.choice.index,
+                        outcome,
+                        row.choice.row.drawn,
+                        last,
+                        row.job.cached_tokens,
+                        row.job.token_ms if last else 0.0,
                     )
                 )
 

@@ -57,7 +57,7 @@ class Job:
     """A request from its receipt to its end. ``pictures``, ``positions`` and ``cache`` exist only during prefill.
 
     ``prefix`` is the kept prompt that its prefill will start from, ``cached_tokens`` how many of its tokens, and ``searched`` up to
-    which change of what is kept it was looked for.
+    which change of what is kept it was looked for. ``token_ms`` is its share of the steps so far.
     """
 
     work: EngineWork
@@ -72,6 +72,7 @@ class Job:
     prefix: Prefix | None = None
     cached_tokens: int = 0
     searched: int = -1
+    token_ms: float = 0.0
 
     @property
     def id(self) -> str:
