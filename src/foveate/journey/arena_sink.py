@@ -54,13 +54,17 @@ class ArenaSink:
             self._hold.release()
             self._hold = None
 
+    def check(self, size: int) -> None:
+        """Judge a body of ``size`` bytes. Raises the cap's error."""
+        if size > self._bytes_max:
+            raise self._refusal(size)
+
     def open(self, size_hint: int | None) -> None:
         """Begin a body; an announced length is checked against the cap, and believed as the bytes come. Raises the cap's error, ArenaFull.
 
         Room for all of it is taken only when the first steps are full: whoever announces much and sends nothing gets little.
         """
-        if size_hint is not None and size_hint > self._bytes_max:
-            raise self._refusal(size_hint)
+        self.check(size_hint or 0)
         self._announced = self._bytes_max if size_hint is None else size_hint
         self._reserve(self._step(1))
 

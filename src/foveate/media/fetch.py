@@ -3,9 +3,9 @@
 Covers: one lookup a hop, every address of the answer judged by the policy, the connection made to a judged address
 and to nothing else (:mod:`foveate.media.transport`); every redirect hop judged like the first; time limits on each part
 and on the whole; transfers bounded altogether and a host; hosts that lately did not answer refused at once
-(:mod:`foveate.media.dead_hosts`); one retry after a broken connection or a 5xx, none after anything else; local files,
-where a root is configured. Does not cover: the size cap (the sink's), caching, and what the bytes are
-(:mod:`foveate.media.probe`).
+(:mod:`foveate.media.dead_hosts`); bodies that were kept before and still hold (:mod:`foveate.media.shelf`); one retry after a broken
+connection or a 5xx, none after anything else; local files, where a root is configured. Does not cover: the size cap (the sink's), for
+how long bodies may be kept, and what the bytes are (:mod:`foveate.media.probe`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from foveate.caches.media import MediaCache
 from foveate.core.clock import now
 from foveate.core.errors import FetchFailed, FetchRejected, FetchTimeout, TooManyRedirects
 from foveate.media.addresses import IpAddress
@@ -30,6 +31,7 @@ from foveate.media.policy import UrlPolicy
 from foveate.media.proxy import Proxy
 from foveate.media.receive import Body, Pour, check_status, receive
 from foveate.media.resolve import Resolver, SystemResolver
+from foveate.media.shelf import Found, Offer, Shelf, Visit
 from foveate.media.sink import Sink
 from foveate.media.transport import Broken, Progress, Transport, TransportLimits, timed_out
 from foveate.media.url import MediaUrl
@@ -39,6 +41,11 @@ log = logging.getLogger(__name__)
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 RETRY_PAUSE_SECONDS: Final = 0.2
 ADDRESSES_TRIED_MAX: Final = 3
+NOTHING_KEPT: Final = Shelf(MediaCache(0, lambda slot: None))
+"""The shelf of those who keep nothing."""
+
+_Body = tuple[str, Found | None, Offer | None]
+"""A body's digest, and what :class:`Fetched` says of where it is."""
 
 
 class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,10 +70,16 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What came: ``digest`` is the hexadecimal BLAKE3 hash of the bytes; they came after ``redirects`` redirects."""
+    """What came: ``digest`` is the hexadecimal BLAKE3 hash of the bytes; they came after ``redirects`` redirects.
+
+    ``found`` is set where they were kept before, and are not in the sink; its lease is the caller's. ``offer`` says on which terms what
+    is in the sink may be kept.
+    """
 
     digest: str
     redirects: int
+    found: Found | None = None
+    offer: Offer | None = None
 
 
 @dataclass(slots=True)
@@ -77,7 +90,10 @@ class _Walk:
     policy: UrlPolicy
     redirects_max: int
     tenant: str
+    shelf: Shelf
     redirects: int = 0
+    asked_in_vain: bool = False
+    """Whether a conditional request was answered about something else: once is enough."""
     addresses: list[IpAddress] | None = None
     """Where this hop goes: looked up and judged once, for its retry too."""
     progress: Progress = field(default_factory=Progress)
@@ -120,24 +136,33 @@ class Fetcher:
         self._dead = DeadHosts(failures_max=limits.dead_host_failures, seconds=limits.dead_host_seconds)
         self._files = LocalFiles()
 
-    async def fetch(self, url: MediaUrl, sink: Sink, *, policy: UrlPolicy, redirects_max: int, tenant: str) -> Fetched:
-        """Stream the body behind ``url``, which ``policy`` parsed, into ``sink``.
+    async def fetch(
+        self,
+        url: MediaUrl,
+        sink: Sink,
+        *,
+        policy: UrlPolicy,
+        redirects_max: int,
+        tenant: str,
+        shelf: Shelf = NOTHING_KEPT,
+    ) -> Fetched:
+        """Stream the body behind ``url``, which ``policy`` parsed, into ``sink``, or find it on the ``shelf``.
 
         ``policy`` judges every hop; it comes with the call because an operator may replace it while the server runs.
-        The transfer takes one of the places of ``tenant``.
+        The transfer takes one of the places of ``tenant``. What is found on the shelf is no transfer.
 
         Raises UrlInvalid, UrlRefused (at any hop), FetchRejected (the origin refuses: permanent), FetchFailed (5xx,
         408, 429, broken, not reachable, lately dead), FetchTimeout (with ``limit_name`` of the limit that ran out),
         QueueFull, and whatever the sink raises (MediaTooLarge).
         """
-        walk = _Walk(sink, policy, redirects_max, tenant)
+        walk = _Walk(sink, policy, redirects_max, tenant, shelf)
         started, seconds = now(), self._limits.total_seconds_max
         try:
             async with asyncio.timeout(seconds):
-                body = await self._follow(url, walk)
+                digest, found, offer = await self._follow(url, walk)
         except TimeoutError:
             raise _too_slow(walk.progress, started, seconds) from None
-        return Fetched(body.digest, walk.redirects)
+        return Fetched(digest, walk.redirects, found, offer)
 
     async def aclose(self) -> None:
         """Close every connection and give the threads back. No transfer may be running."""
@@ -145,9 +170,9 @@ class Fetcher:
         await self._files.aclose()
         await self._resolver.aclose()
 
-    async def _follow(self, url: MediaUrl, walk: _Walk) -> Body:
+    async def _follow(self, url: MediaUrl, walk: _Walk) -> _Body:
         if url.scheme == "file":
-            return await self._read_file(url, walk)
+            return (await self._read_file(url, walk)).digest, None, None
         retried = False
         seen = {(url.scheme, url.authority, url.target)}
         while True:
@@ -163,8 +188,11 @@ class Fetcher:
                 walk.progress.begin("recovering from a broken connection")
                 await asyncio.sleep(RETRY_PAUSE_SECONDS)
                 continue
-            if isinstance(result, Body):
+            if isinstance(result, tuple):
                 return result
+            if result is None:
+                walk.asked_in_vain = True
+                continue
             url, walk.addresses = walk.policy.follow(url, result), None
             place = (url.scheme, url.authority, url.target)
             if place in seen:
@@ -176,21 +204,38 @@ class Fetcher:
             walk.redirects += 1
             seen.add(place)
 
-    async def _hop(self, url: MediaUrl, walk: _Walk) -> Body | str:
-        """One request. Returns the body's facts, or the Location of a redirect."""
+    async def _hop(self, url: MediaUrl, walk: _Walk) -> _Body | str | None:
+        """One request, or none where what is kept is fresh. Returns the body's facts, the Location of a redirect, or None: ask again."""
+        with walk.shelf.visit(url, walk.policy) as visit:
+            if visit.fresh:
+                walk.sink.check(visit.size)
+                return _found(visit.use())
+            progress = walk.progress
+            self._dead.check(_key(url), now())  # before waiting in line for it
+            progress.begin("waiting for other downloads to end")
+            async with self._gates.place(url.host, walk.tenant):
+                with self._watched(_key(url), progress):
+                    return await self._ask(url, walk, visit)
+
+    async def _ask(self, url: MediaUrl, walk: _Walk, visit: Visit) -> _Body | str | None:
+        """One exchange with the origin."""
         progress = walk.progress
-        self._dead.check(_key(url), now())  # before waiting in line for it
-        progress.begin("waiting for other downloads to end")
-        async with self._gates.place(url.host, walk.tenant):
-            with self._watched(_key(url), progress):
-                progress.begin("resolving its host name")
-                if walk.addresses is None:
-                    walk.addresses = await self._addresses(url, walk)
-                async with self._transport.answer(url, walk.addresses, progress) as response:
-                    if response.status in REDIRECTS and "Location" in response.headers:
-                        return response.headers["Location"]
-                    check_status(response, url, proxied=self._proxied)
-                    return await receive(response, walk.sink, progress, read_seconds_max=self._limits.read_seconds_max)
+        progress.begin("resolving its host name")
+        if walk.addresses is None:
+            walk.addresses = await self._addresses(url, walk)
+        condition = visit.ask(again=walk.asked_in_vain)
+        async with self._transport.answer(url, walk.addresses, progress, condition) as response:
+            answer = visit.answered(response)
+            if answer == "unchanged":
+                walk.sink.check(visit.size)
+                return _found(visit.keep())
+            if answer == "nonsense":
+                return None
+            if response.status in REDIRECTS and "Location" in response.headers:
+                return response.headers["Location"]
+            check_status(response, url, proxied=self._proxied)
+            body = await receive(response, walk.sink, progress, read_seconds_max=self._limits.read_seconds_max)
+            return body.digest, None, visit.offer(response, walk.addresses)
 
     @contextmanager
     def _watched(self, key: str, progress: Progress) -> Iterator[None]:
@@ -239,6 +284,10 @@ class Fetcher:
         if pour.size == 0:
             raise FetchRejected("The media file is empty.", detail=str(url))
         return pour.body()
+
+
+def _found(found: Found) -> _Body:
+    return found.lease.entry.digest, found, None
 
 
 def _key(url: MediaUrl) -> str:

@@ -10,6 +10,10 @@ class Sink(Protocol):
     and again from ``open``.
     """
 
+    def check(self, size: int) -> None:
+        """Judge a body of ``size`` bytes that is here already. Raises MediaTooLarge when it is beyond the cap."""
+        ...
+
     def open(self, size_hint: int | None) -> None:
         """A body begins; ``size_hint`` is what its origin announced. Raises MediaTooLarge when the announcement is
         beyond the cap.

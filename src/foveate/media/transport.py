@@ -94,15 +94,19 @@ class Transport:
 
     @asynccontextmanager
     async def answer(
-        self, url: MediaUrl, addresses: Sequence[IpAddress], progress: Progress
+        self,
+        url: MediaUrl,
+        addresses: Sequence[IpAddress],
+        progress: Progress,
+        condition: tuple[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a GET to the first of ``addresses`` that takes a connection and hold the response.
 
-        No addresses: the proxy gets the name. Translates every failure of the client, in the block too. Raises
-        FetchTimeout, FetchFailed, Broken.
+        ``condition`` is a field that makes it a conditional one. No addresses: the proxy gets the name. Translates every failure of the
+        client, in the block too. Raises FetchTimeout, FetchFailed, Broken.
         """
         try:
-            response = await self._connect(url, addresses, progress)
+            response = await self._connect(url, addresses, progress, condition)
             progress.sign = "alive"
             try:
                 yield response
@@ -139,21 +143,27 @@ class Transport:
             self._session = None
 
     async def _connect(
-        self, url: MediaUrl, addresses: Sequence[IpAddress], progress: Progress
+        self,
+        url: MediaUrl,
+        addresses: Sequence[IpAddress],
+        progress: Progress,
+        condition: tuple[str, str] | None,
     ) -> aiohttp.ClientResponse:
         if not addresses:
-            return await self._request(url, url.bracketed, progress)
+            return await self._request(url, url.bracketed, progress, condition)
         for address in addresses[:-1]:
             try:
-                return await self._request(url, _literal(address), progress)
+                return await self._request(url, _literal(address), progress, condition)
             except aiohttp.ClientSSLError:
                 raise
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
                 continue  # nothing was sent; the next address is as good
-        return await self._request(url, _literal(addresses[-1]), progress)
+        return await self._request(url, _literal(addresses[-1]), progress, condition)
 
-    async def _request(self, url: MediaUrl, host: str, progress: Progress) -> aiohttp.ClientResponse:
-        headers = {"Host": url.authority}
+    async def _request(
+        self, url: MediaUrl, host: str, progress: Progress, condition: tuple[str, str] | None
+    ) -> aiohttp.ClientResponse:
+        headers = {"Host": url.authority, **({} if condition is None else dict((condition,)))}
         consent = None
         if self._proxy is not None and self._proxy.authorization is not None:
             consent = {"Proxy-Authorization": self._proxy.authorization}

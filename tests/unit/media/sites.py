@@ -104,10 +104,13 @@ class Buffer:
         self.resets = 0
         self.written = asyncio.Event()
 
+    def check(self, size: int) -> None:
+        if size > self.bytes_max:
+            raise MediaTooLarge(limit=self.bytes_max, actual=size)
+
     def open(self, size_hint: int | None) -> None:
         self.hints.append(size_hint)
-        if size_hint is not None and size_hint > self.bytes_max:
-            raise MediaTooLarge(limit=self.bytes_max, actual=size_hint)
+        self.check(size_hint or 0)
 
     def write(self, chunk: bytes) -> None:
         if len(self.data) + len(chunk) > self.bytes_max:

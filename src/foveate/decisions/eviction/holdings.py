@@ -22,9 +22,11 @@ from foveate.decisions.eviction.policy import Policy
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-EvictionReason = Literal["capacity", "memory", "dropped", "version", "cleared"]
+EvictionReason = Literal["capacity", "memory", "dropped", "version", "replaced", "cleared"]
 EVICTION_REASONS: Final[tuple[EvictionReason, ...]] = get_args(EvictionReason)
-"""``capacity``: to fit another entry. ``memory``: the arena was needed for a request. The others: on demand."""
+"""``capacity``: to fit another entry. ``memory``: the arena was needed for a request. ``replaced``: a newer one came, or it no
+longer holds. The others: on demand.
+"""
 
 
 class CacheStats(msgspec.Struct, frozen=True):

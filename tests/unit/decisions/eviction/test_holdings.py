@@ -128,8 +128,10 @@ def test_evictions_are_counted_by_reason() -> None:
     cache.shrink(3, "memory")
     cache.drop("d", "dropped")
     cache.drop_where(lambda key: key == "e", "version")
+    keep(cache, "g", 1)
+    cache.drop("g", "replaced")
     cache.drop_where(lambda key: True, "cleared")
-    assert cache.evictions == {"capacity": 1, "memory": 2, "dropped": 1, "version": 1, "cleared": 1}
+    assert cache.evictions == {"capacity": 1, "memory": 2, "dropped": 1, "version": 1, "replaced": 1, "cleared": 1}
     assert cache.bytes == 0
 
 
