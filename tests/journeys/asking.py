@@ -73,9 +73,9 @@ async def ask(service: Journey, asked: Request) -> Answered:
 
 
 def cached_bytes(service: Journey) -> int:
-    """Arena bytes that the two caches account for."""
+    """Arena bytes that the caches account for."""
     tools = service.tools
-    return tools.processor_cache.stats().bytes + tools.encoder_cache.stats().bytes
+    return sum(cache.stats().bytes for cache in (tools.processor_cache, tools.encoder_cache, tools.media_cache))
 
 
 async def settled(service: Journey) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,11 +47,16 @@ class Origin:
 
 
 @asynccontextmanager
-async def origin(service: Journey, body: bytes, **tools: Any) -> AsyncIterator[tuple[Origin, Journey]]:
-    """Serve ``body``, at first held back; the journey is the same server with its port allowed and these tools replaced."""
-    serving = Origin(body)
+async def origin(
+    service: Journey, body: bytes, *, made: Callable[[bytes], Origin] = Origin, **tools: Any
+) -> AsyncIterator[tuple[Any, Journey]]:
+    """Serve ``body``, at first held back; the journey is the same server with its port allowed and these tools replaced.
+
+    ``made`` makes another kind of origin.
+    """
+    serving = made(body)
     app = web.Application()
-    app.router.add_get("/{name}", serving.answer)
+    app.router.add_get("/{name:.*}", serving.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

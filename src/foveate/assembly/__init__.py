@@ -79,6 +79,7 @@ async def journey(
             fetcher=fetcher,
             processor_cache=bounds.processor_cache(settings.cache, arena),
             encoder_cache=bounds.encoder_cache(settings.cache, arena),
+            media_cache=bounds.media_cache(settings.cache, arena),
             bad_media=BadMedia(settings.cache.bad_media_seconds),
             aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,

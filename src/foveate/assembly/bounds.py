@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foveate.caches.encoder import EncoderCache
+from foveate.caches.media import MediaCache
 from foveate.caches.processor import ProcessorCache
 from foveate.core.errors import StartupError
 from foveate.journey.in_flight import InFlight
@@ -15,12 +16,14 @@ from foveate.settings import CacheSettings, Settings
 
 def arena_bytes(settings: Settings) -> int:
     """Return the arena's size. Raises StartupError when the caches and one largest body would not fit beside each other."""
-    caches = settings.cache.processor_bytes_max + settings.cache.encoder_bytes_max
+    sizes = settings.cache
+    caches = sizes.processor_bytes_max + sizes.encoder_bytes_max + sizes.media_bytes_max
     needed = caches + 2 * settings.server.body_bytes_max
     if settings.limits.arena_bytes_max < needed:
         raise StartupError(
-            f"limits.arena_bytes_max is {settings.limits.arena_bytes_max}, but the two caches ({caches} bytes) and twice the largest "
-            f"body need {needed}. Raise it, or lower cache.processor_bytes_max, cache.encoder_bytes_max or server.body_bytes_max."
+            f"limits.arena_bytes_max is {settings.limits.arena_bytes_max}, but the caches ({caches} bytes) and twice the largest "
+            f"body need {needed}. Raise it, or lower cache.processor_bytes_max, cache.encoder_bytes_max, cache.media_bytes_max or "
+            "server.body_bytes_max."
         )
     return settings.limits.arena_bytes_max
 
@@ -44,6 +47,10 @@ def encoder_cache(cache: CacheSettings, arena: Arena) -> EncoderCache:
     return EncoderCache(
         cache.encoder_bytes_max, arena.release, policy=cache.encoder_policy, curve_rate=cache.curve_sample_rate
     )
+
+
+def media_cache(cache: CacheSettings, arena: Arena) -> MediaCache:
+    return MediaCache(cache.media_bytes_max, arena.release, policy=cache.media_policy)
 
 
 def limits(settings: Settings) -> Limits:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from foveate.caches.media import MediaCache, MediaCounts
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.journey.in_flight import QUANTITIES, InFlight
@@ -34,6 +35,7 @@ def bind(
     arena = tools.arena
     metrics.bind_cache("processor", tools.processor_cache.stats)
     metrics.bind_cache("encoder", tools.encoder_cache.stats)
+    _bind_media_cache(metrics, tools.media_cache)
     observer, bad_media = tools.observer, tools.bad_media
     metrics.bind("foveate_bad_media_refusals_total", lambda: bad_media.refusals)
     metrics.bind("foveate_kv_prefix_requests_total", lambda: observer.kv_prefix.requests)
@@ -55,6 +57,20 @@ def bind(
     metrics.bind("foveate_event_loop_lag_p99_seconds", lag.p99)
     metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
+
+
+def _bind_media_cache(metrics: Metrics, cache: MediaCache) -> None:
+    metrics.bind_cache("media", cache.stats)
+    metrics.bind("foveate_media_cache_revalidations_total", lambda: _revalidations(cache.counts()))
+    metrics.bind("foveate_media_cache_not_kept_total", lambda: _not_kept(cache.counts()))
+
+
+def _revalidations(counts: MediaCounts) -> dict[str, float]:
+    return {"unchanged": counts.unchanged, "changed": counts.changed}
+
+
+def _not_kept(counts: MediaCounts) -> dict[str, float]:
+    return {str(reason): float(number) for reason, number in counts.not_kept.items()}
 
 
 def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
@@ -21,19 +21,13 @@ from foveate.core.clock import now
 from foveate.core.memory import Slot
 from foveate.core.stages import Stage
 from foveate.decisions.eviction import PolicyName
-from foveate.decisions.freshness import REFUSALS, Refusal, Terms
+from foveate.decisions.freshness import NOT_KEPT, NotKept, Terms
 
 ENTRIES_MAX: Final = 32_768
 """An entry costs about 2 KB beside its bytes; tiny files must not make that the larger part."""
 
 Source = Literal["origin", "cache", "revalidated"]
 """Where the bytes of a medium came from. ``revalidated``: from the cache, after the origin said that they have not changed."""
-
-NotKept = Refusal | Literal["status", "unframed", "not_media"]
-"""Why an answer is not kept, beside what its fields say. ``status``: it is no plain 200. ``unframed``: nothing tells whether it is whole.
-``not_media``: its bytes are no picture or video (an error page that says 200).
-"""
-NOT_KEPT: Final[tuple[NotKept, ...]] = (*REFUSALS, *get_args(get_args(NotKept)[-1]))
 
 
 @dataclass(slots=True)

@@ -14,8 +14,13 @@ from msgspec.structs import replace
 from foveate.decisions.http_fields import Directives, Fields, read_date
 
 Refusal = Literal["no_store", "private", "set_cookie", "vary", "no_freshness"]
-REFUSALS: Final[tuple[Refusal, ...]] = get_args(Refusal)
-"""Why an answer is not kept. ``no_freshness``: it has neither time left nor a validator, so it could never be used again."""
+"""Why an answer's fields forbid to keep it. ``no_freshness``: it has neither time left nor a validator, so it could never be used again."""
+
+NotKept = Literal[Refusal, "status", "unframed", "not_media"]
+NOT_KEPT: Final[tuple[NotKept, ...]] = get_args(NotKept)
+"""The same, and what its fields do not tell. ``status``: it is no plain 200. ``unframed``: nothing says whether it is whole. ``not_media``:
+its bytes are no picture or video (an error page that says 200).
+"""
 
 _NOTHING_SAID: Final = Directives()
 

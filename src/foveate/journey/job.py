@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foveate.caches.aliases import Content
 from foveate.caches.encoder import EncoderEntry
+from foveate.caches.media import Source
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.budget import Adjustment, Budget
 from foveate.core.media import Blob, FramePick, ImageHeader, ImageOptions, InlineRef, VideoHeader
@@ -47,10 +48,11 @@ class Got:
     hold: SlotHold
     digest: str
     redirects: int
+    source: Source = "origin"
 
     def again(self) -> Got:
         """Return the same with a further hold."""
-        return Got(self.hold.retain(), self.digest, self.redirects)
+        return replace(self, hold=self.hold.retain())
 
     def release(self) -> None:
         """Give the hold back."""
@@ -108,6 +110,7 @@ class Item:
     options: ImageOptions
     url: MediaUrl | None = None
     wanted: Wanted | None = None
+    source: Source = "origin"
     blob: Blob | None = None
     hold: SlotHold | None = None
     repeats: bool = False

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Final
 
 from blake3 import blake3
 
+from foveate.caches.media import MediaEntry, Source
 from foveate.core.clock import now
 from foveate.core.errors import (
     ErrorRecord,
@@ -25,13 +27,25 @@ from foveate.core.media import Blob, DataRef, InlineRef, NamedRef
 from foveate.core.stages import Span
 from foveate.decisions.budget import judge_item_bytes
 from foveate.journey.arena_sink import ArenaSink
+from foveate.journey.holds import Lease, SlotHold
 from foveate.journey.in_flight import NoRoom
 from foveate.journey.job import Got, Item, Job, Wanted
 from foveate.journey.recall import find
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
 from foveate.media.data_url import decode_data_url
+from foveate.media.fetch import Fetched
+from foveate.media.probe import is_media
+from foveate.media.shelf import Shelf
 from foveate.observe.table import FetchOutcome
+from foveate.runtime.arena import aligned
+
+_SOURCES: Final[dict[Source, FetchOutcome | None]] = {
+    "origin": "fetched",
+    "revalidated": "not_modified",
+    "cache": None,
+}
+"""How a transfer that brought something counts; what was found fresh was none."""
 
 
 async def fetch(item: Item, job: Job, tools: Tools) -> None:
@@ -147,22 +161,34 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     except NoRoom as stopped:
         others = {other.wanted for other in job.items if other.wanted is not None and other.blob is None} - {wanted}
         raise job.charged.no_room(stopped.size + tools.in_flight.arriving(others)) from stopped
-    item.hold = got.hold
+    item.hold, item.source = got.hold, got.source
     item.blob = Blob(got.hold.slot, got.digest)
     # At once, or what is here would be nobody's while its header is read.
     job.charged.top_up("bytes", job.bytes_here)
     counts = job.ledger.counts
     counts.redirects = max(counts.redirects, got.redirects)
-    if not shared:
+    if not shared and got.source != "cache":
         counts.fetches += 1
+    if not shared and got.source == "origin":
         item.ledger.spent.fetch_bytes += item.blob.size
+    if url.scheme != "file" and tools.media_cache.on:
+        _note_source(item, job, tools, shared=shared)
+
+
+def _note_source(item: Item, job: Job, tools: Tools, *, shared: bool) -> None:
+    if item.source != "origin":
+        item.ledger.source = item.source
+        job.ledger.counts.media_cached += 1
+    if shared:
+        tools.media_cache.followed(item.source)
 
 
 async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
     """Fetch once for everyone who waits for this very URL, query and all; ``fetch.total_seconds`` is its only deadline. It takes a place
     of the ``tenant`` who asked first.
     """
-    outcome: FetchOutcome = "cancelled"
+    outcome: FetchOutcome | None = "cancelled"
+    shelf = Shelf(tools.media_cache, wanted.scope, shared=not tools.limits.caches_per_tenant)
     try:
         with (
             tools.in_flight.transfer(wanted) as counted,
@@ -174,9 +200,10 @@ async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
                 policy=wanted.policy,
                 redirects_max=wanted.redirects_max,
                 tenant=tenant,
+                shelf=shelf,
             )
-            got = Got(sink.take(), fetched.digest, fetched.redirects)
-        outcome = "fetched"
+            got = _received(fetched, sink, tools)
+        outcome = _SOURCES[got.source]
     except FoveateError as error:
         outcome = _outcome(error)
         raise
@@ -184,8 +211,29 @@ async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
         outcome = "failed"
         raise
     finally:
-        tools.metrics.count("foveate_fetches_total", outcome)
+        if outcome is not None:
+            tools.metrics.count("foveate_fetches_total", outcome)
     return got
+
+
+def _received(fetched: Fetched, sink: ArenaSink, tools: Tools) -> Got:
+    """Return what a transfer brought, or found in the media cache; keep it there if it may be kept, and is a picture or video."""
+    if fetched.found is not None:
+        return _leased(fetched, fetched.found.lease, "revalidated" if fetched.found.asked else "cache", tools)
+    hold, offer, cache = sink.take(), fetched.offer, tools.media_cache
+    if offer is not None and not is_media(tools.arena.view(hold.slot)):
+        cache.refused("not_media")
+    elif offer is not None:
+        kept = cache.keep(offer.key, offer.entry(hold.slot, fetched.digest, now()), aligned(hold.slot.size))
+        if kept is not None:
+            hold.give_away()
+            return _leased(fetched, kept, "origin", tools)
+    return Got(hold, fetched.digest, fetched.redirects)
+
+
+def _leased(fetched: Fetched, lease: Lease[MediaEntry], source: Source, tools: Tools) -> Got:
+    hold = SlotHold(tools.arena, lease.entry.slot, give_back=lease.release)
+    return Got(hold, fetched.digest, fetched.redirects, source)
 
 
 def _out_of_time(error: FoveateError) -> bool:

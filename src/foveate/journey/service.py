@@ -153,7 +153,8 @@ class Journey:
         return take(self.tools, size)
 
     def _cached_bytes(self) -> int:
-        return self.tools.processor_cache.stats().bytes + self.tools.encoder_cache.stats().bytes
+        tools = self.tools
+        return sum(cache.stats().bytes for cache in (tools.processor_cache, tools.encoder_cache, tools.media_cache))
 
     async def _run_unpack(self, body: SlotHold, out: SlotHold, tenant: str) -> UnpackDone:
         started = now()

@@ -8,6 +8,7 @@ from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
+from foveate.caches.media import MediaCache
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
 from foveate.journey.in_flight import InFlight
@@ -54,6 +55,7 @@ class Tools:
     fetcher: Fetcher
     processor_cache: ProcessorCache
     encoder_cache: EncoderCache
+    media_cache: MediaCache
     aliases: Aliases
     bad_media: BadMedia
     fetches: SingleFlight[Wanted, Got]

@@ -99,6 +99,11 @@ def _unsupported(data: memoryview, name: str | None, formats: tuple[str, ...]) -
     return MediaUnsupported(f"{what} Accepted formats: {', '.join(shown(each) for each in formats)}.")
 
 
+def is_media(data: memoryview) -> bool:
+    """Whether the first bytes announce a picture or a video."""
+    return image_format(data) is not None or container_of(data) is not None
+
+
 def image_format(data: memoryview) -> str | None:
     """Return which of :data:`IMAGE_FORMATS` the first bytes announce, or ``None``."""
     head = bytes(data[:18])

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from foveate.caches.keys import MediaKey
 from foveate.caches.lease import Lease
-from foveate.caches.media import MediaCache, MediaEntry, NotKept
+from foveate.caches.media import MediaCache, MediaEntry
 from foveate.core.clock import now, wall
 from foveate.core.errors import UrlRefused
 from foveate.core.memory import Slot
-from foveate.decisions.freshness import Moment, Terms, judge, renew
+from foveate.decisions.freshness import Moment, NotKept, Terms, judge, renew
 from foveate.decisions.http_fields import Fields, read_fields
 from foveate.media.addresses import IpAddress
 from foveate.media.policy import UrlPolicy

@@ -21,6 +21,7 @@ from foveate.observe.critical_path import ItemSpans, fold
 from foveate.observe.spending import Spent, total
 
 Outcome = Literal["answered", "estimated", "refused", "overloaded", "failed", "cancelled"]
+CachedSource = Literal["cache", "revalidated"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Found = Literal["encoder_cache", "processor_cache", "in_flight"]
 """What spared the work on an item: a cache, or equal work in flight for another request."""
@@ -40,7 +41,8 @@ class Counts(msgspec.Struct):
     it came, before anything was made to fit; ``fetch_seconds`` is the time until its last medium was there, ``redirects`` the most that
     one URL took, ``adjustments`` how many media were made to fit.
 
-    ``fetches`` counts those that used the network; ``shared`` counts pictures that joined work already in flight for
+    ``fetches`` counts those that used the network; ``media_cached`` media whose bytes came out of the media cache, whether or not their
+    origin was asked first. ``shared`` counts pictures that joined work already in flight for
     another request.
     """
 
@@ -62,6 +64,7 @@ class Counts(msgspec.Struct):
     cached_tokens: int = 0
     encoder_cache_hits: int = 0
     processor_cache_hits: int = 0
+    media_cached: int = 0
     fetches: int = 0
     shared: int = 0
 
@@ -101,7 +104,8 @@ class ItemRecord(msgspec.Struct, frozen=True):
     """One media item's own durations (milliseconds), whether or not it was on the critical path.
 
     ``starts`` tells when each of its stages first began and ``ready_ms`` when it was ready, both counted from the request's arrival;
-    ``host`` is where a fetched item came from, ``found`` what spared the work on it, ``spent`` what it took.
+    ``host`` is where a fetched item came from, ``found`` what spared the work on it, ``spent`` what it took, and ``source`` says if its
+    bytes came out of the media cache.
     """
 
     index: int
@@ -111,6 +115,7 @@ class ItemRecord(msgspec.Struct, frozen=True):
     host: str | None
     found: Found | None = None
     spent: Spent = msgspec.field(default_factory=Spent)
+    source: CachedSource | None = None
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
@@ -140,13 +145,14 @@ class LedgerRecord(msgspec.Struct, frozen=True):
 class ItemLedger:
     """One media item's part of the ledger."""
 
-    __slots__ = ("_spans", "found", "host", "index", "ready_at", "spent")
+    __slots__ = ("_spans", "found", "host", "index", "ready_at", "source", "spent")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.host: str | None = None
         self.found: Found | None = None
         self.spent = Spent()
+        self.source: CachedSource | None = None
         self.ready_at: float | None = None
         self._spans: list[Span] = []
 
@@ -332,7 +338,9 @@ class RequestLedger:
     def _item_record(self, item: ItemLedger, at: float) -> ItemRecord:
         ready_ms = None if item.ready_at is None else (item.ready_at - self.received_at) * 1e3
         folded = fold(self.received_at, at, (), [item.view()])
-        return ItemRecord(item.index, folded.stages, folded.starts, ready_ms, item.host, item.found, item.spent)
+        return ItemRecord(
+            item.index, folded.stages, folded.starts, ready_ms, item.host, item.found, item.spent, item.source
+        )
 
     def _tpot_ms(self) -> float | None:
         """Time per output token after the first, over all choices: each choice's time by each choice's tokens."""

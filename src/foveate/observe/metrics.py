@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from foveate.decisions.eviction import CacheStats
-from foveate.observe.table import METRICS, CacheName, Metric
+from foveate.observe.table import METRICS, CacheGroup, Metric
 
 Reading = float | Mapping[str, float]
 """What a bound function returns: a number, or for a metric with one label a number for each of the label's values."""
@@ -111,7 +111,7 @@ class Metrics(Collector):
             raise ValueError(f"{name} is counted, not read")
         self._reads[name] = read
 
-    def bind_cache(self, cache: CacheName, stats: Callable[[], CacheStats]) -> None:
+    def bind_cache(self, cache: CacheGroup, stats: Callable[[], CacheStats]) -> None:
         """Bind one cache's whole family to its ``stats``."""
 
         def bind(name: str, read: Callable[[CacheStats], Reading]) -> None:

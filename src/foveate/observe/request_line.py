@@ -28,7 +28,8 @@ class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     What did not happen is absent. ``starts_ms`` says when the stages that are there first began, in the order of the fields, counted
     from the request's arrival; a stage may have paused in between (a video's groups of frames). ``found`` and what follows say what
-    spared the work and what it took (:class:`foveate.observe.ledger.ItemRecord`).
+    spared the work and what it took (:class:`foveate.observe.ledger.ItemRecord`). ``source``: its bytes came out of
+    the media cache, as they were (``cache``) or after its origin was asked (``revalidated``).
     """
 
     index: int
@@ -47,6 +48,7 @@ class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
     processor_cpu_ms: float | None = None
     encoder_ms: float | None = None
     cache_saved_ms: float | None = None
+    source: str | None = None
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +109,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     encoder_cache_hits: int = 0
     processor_cache_hits: int = 0
+    media_cached: int = 0
     fetches: int = 0
     shared: int = 0
     fetch_bytes: int = 0
@@ -168,6 +171,7 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         cached_tokens=counts.cached_tokens,
         encoder_cache_hits=counts.encoder_cache_hits,
         processor_cache_hits=counts.processor_cache_hits,
+        media_cached=counts.media_cached,
         fetches=counts.fetches,
         shared=counts.shared,
         **_spent(record.spent),
@@ -206,6 +210,7 @@ def _item(item: ItemRecord) -> ItemLine:
         processor_cpu_ms=round(item.spent.processor_cpu_ms, 3) or None,
         encoder_ms=round(item.spent.encoder_ms, 3) or None,
         cache_saved_ms=round(item.spent.cache_saved_ms, 3) or None,
+        source=item.source,
     )
 
 

@@ -19,12 +19,15 @@ from foveate.core.errors import error_classes
 from foveate.core.stages import STAGES, Modality
 from foveate.decisions.budget import SERVER_LIMITS
 from foveate.decisions.eviction import EVICTION_REASONS
+from foveate.decisions.freshness import NOT_KEPT
 from foveate.observe.ledger import OUTCOMES
 
-FetchOutcome = Literal["fetched", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
+FetchOutcome = Literal["fetched", "not_modified", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
 FETCH_OUTCOMES: Final[tuple[FetchOutcome, ...]] = get_args(FetchOutcome)
 CacheName = Literal["processor", "encoder"]
 CACHES: Final[tuple[CacheName, ...]] = get_args(CacheName)
+"""Those whose keys are contents. The media cache is apart: its keys are URLs, and its entries' time runs out."""
+CacheGroup = CacheName | Literal["media"]
 Kind = Literal["counter", "gauge", "histogram"]
 
 
@@ -107,7 +110,7 @@ def _carried() -> list[Metric]:
     return rows
 
 
-def _cache(cache: CacheName) -> list[Metric]:
+def _cache(cache: CacheGroup) -> list[Metric]:
     def row(name: str, kind: Kind, help_: str, *labels: Label) -> Metric:
         return Metric(f"{cache.capitalize()} cache", f"foveate_{cache}_cache_{name}", kind, help_, labels, read=True)
 
@@ -123,6 +126,19 @@ def _cache(cache: CacheName) -> list[Metric]:
         row("oversize_refusals_total", "counter", "Entries not kept because they exceed the whole capacity."),
         row("crowded_refusals_total", "counter", "Entries not kept because entries in use left no room."),
         row("saved_seconds_total", "counter", "What hits saved, as the work had cost when it was done.", ITEM_STAGE),
+    ]
+
+
+def _media_cache() -> list[Metric]:
+    def row(name: str, help_: str, label: Label) -> Metric:
+        return Metric("Media cache", f"foveate_media_cache_{name}", "counter", help_, (label,), read=True)
+
+    asked = "Origins asked whether an entry has changed, neither hits nor misses where it has not, by their answer."
+    kept_not = "Bodies fetched that may not be kept, by what forbids it."
+    return [
+        *_cache("media"),
+        row("revalidations_total", asked, Label("outcome", ("unchanged", "changed"))),
+        row("not_kept_total", kept_not, Label("reason", NOT_KEPT)),
     ]
 
 
@@ -202,6 +218,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_carried(),
     *_cache("processor"),
     *_cache("encoder"),
+    *_media_cache(),
     *_kv_prefix(),
     *_budget(),
     *_parts(),

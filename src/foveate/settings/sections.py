@@ -170,7 +170,7 @@ class AuthSettings(Section):
 
 
 class CacheSettings(Section):
-    """The two caches that Foveate owns. They share nothing."""
+    """The caches that Foveate owns. They share nothing."""
 
     processor_bytes_max: Bytes = setting(
         128 * MiB, "Processor cache: bytes of model inputs kept; 0 turns it off.", low=0
@@ -180,13 +180,18 @@ class CacheSettings(Section):
     )
     encoder_bytes_max: Bytes = setting(256 * MiB, "Encoder cache: bytes of embeddings kept; 0 turns it off.", low=0)
     encoder_policy: PolicyName = setting("lru", "Encoder cache: what is evicted first; lru, s3_fifo or gdsf.")
+    media_bytes_max: Bytes = setting(
+        0, "Media cache: bytes of fetched media kept for as long as their origins declare them fresh; 0, the default, is off.",
+        low=0,
+    )  # fmt: skip
+    media_policy: PolicyName = setting("lru", "Media cache: what is evicted first; lru, s3_fifo or gdsf.")
     curve_sample_rate: float = setting(
         1.0, "Share of contents whose look-ups are followed to tell what other capacities would do, at first; 0: none.",
         low=0, high=1,
     )  # fmt: skip
     scope: Literal["shared", "per_tenant"] = setting(
         "shared",
-        "Who meets an entry of either cache, or work in flight: every tenant, or only the one whose request made it.",
+        "Who meets an entry of a cache, or work in flight: every tenant, or only the one whose request made it.",
     )
     bad_media_seconds: float = setting(
         5.0, "How long media that could not be decoded are refused again without another attempt; 0: not at all.",
