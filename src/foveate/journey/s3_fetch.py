@@ -171,16 +171,10 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
         counts.fetches += 1
     if not shared and got.source == "origin":
         item.ledger.spent.fetch_bytes += item.blob.size
-    if url.scheme != "file" and tools.media_cache.on:
-        _note_source(item, job, tools, shared=shared)
-
-
-def _note_source(item: Item, job: Job, tools: Tools, *, shared: bool) -> None:
-    if item.source != "origin":
-        item.ledger.source = item.source
-        job.ledger.counts.media_cached += 1
-    if shared:
-        tools.media_cache.followed(item.source)
+    if got.source != "origin":
+        item.ledger.source = got.source
+    if shared and url.scheme != "file" and tools.media_cache.on:
+        tools.media_cache.followed(got.source)
 
 
 async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:

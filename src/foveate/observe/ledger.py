@@ -41,8 +41,7 @@ class Counts(msgspec.Struct):
     it came, before anything was made to fit; ``fetch_seconds`` is the time until its last medium was there, ``redirects`` the most that
     one URL took, ``adjustments`` how many media were made to fit.
 
-    ``fetches`` counts those that used the network; ``media_cached`` media whose bytes came out of the media cache, whether or not their
-    origin was asked first. ``shared`` counts pictures that joined work already in flight for
+    ``fetches`` counts those that used the network; ``shared`` counts pictures that joined work already in flight for
     another request.
     """
 
@@ -64,7 +63,6 @@ class Counts(msgspec.Struct):
     cached_tokens: int = 0
     encoder_cache_hits: int = 0
     processor_cache_hits: int = 0
-    media_cached: int = 0
     fetches: int = 0
     shared: int = 0
 

@@ -109,7 +109,6 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     encoder_cache_hits: int = 0
     processor_cache_hits: int = 0
-    media_cached: int = 0
     fetches: int = 0
     shared: int = 0
     fetch_bytes: int = 0
@@ -171,7 +170,6 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         cached_tokens=counts.cached_tokens,
         encoder_cache_hits=counts.encoder_cache_hits,
         processor_cache_hits=counts.processor_cache_hits,
-        media_cached=counts.media_cached,
         fetches=counts.fetches,
         shared=counts.shared,
         **_spent(record.spent),
