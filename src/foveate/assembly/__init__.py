@@ -12,12 +12,14 @@ from functools import partial
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
+from foveate.assembly.keep import keep_directory
 from foveate.assembly.version import Say, appearance, engine_of, find_model, load, pool_config
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
 from foveate.caches.keys import EncoderKey
 from foveate.caches.single_flight import SingleFlight
 from foveate.journey.job import Got, Made, Wanted
+from foveate.journey.keep import restore, save
 from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
@@ -52,6 +54,7 @@ async def journey(
         checked = check(settings)
         metrics = Metrics()
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
+        keep = keep_directory(settings, scope)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings.log, scope)
         files, name = await find_model(settings, say)
@@ -88,8 +91,11 @@ async def journey(
             metrics=metrics,
             multimodal_places=bounds.places(settings),
             in_flight=bounds.in_flight(settings),
+            keep=keep,
         )
         lag = await scope.enter_async_context(gauges.loop_lag(metrics))
         gauges.bind(metrics, tools, media, engine, lag, request_log)
+        await restore(tools)
         await warm(serving, arena)
+        scope.push_async_callback(save, tools)
         yield Journey(tools, models=(name,))

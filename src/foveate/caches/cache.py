@@ -43,6 +43,11 @@ K = TypeVar("K", bound=CacheKey)
 E = TypeVar("E", bound=CacheEntry)
 
 
+def heat(held: Held[K, E]) -> tuple[int, float]:
+    """How hot an entry is, to be compared: by its hits, and of equals by its last use."""
+    return held.hits, held.used_at
+
+
 class Cache(Generic[K, E]):
     """Entries within ``capacity_bytes``, given up in the order of ``policy``.
 
@@ -98,6 +103,23 @@ class Cache(Generic[K, E]):
         self._free(freed)
         if held is not None:
             held.used_at = now()
+        return None if held is None else Lease(held, self._unpin, self._holdings.repin)
+
+    def restore(self, key: K, entry: E, size: int) -> bool:
+        """Keep an entry that was made before this process began; return whether it is kept, and its slot the cache's. Counts no look-up."""
+        if key in self._holdings:
+            return False
+        held, freed = self._holdings.add(key, entry, size, sum(entry.cost_ms.values()))
+        self._free(freed)
+        if held is None:
+            return False
+        held.used_at = now()
+        self._unpin(held)
+        return True
+
+    def peek(self, key: K) -> Lease[E] | None:
+        """Lease an entry to be read, without counting a look-up."""
+        held = self._holdings.pin(key)
         return None if held is None else Lease(held, self._unpin, self._holdings.repin)
 
     def __contains__(self, key: K) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from foveate.caches.aliases import Content
-from foveate.caches.cache import Cache
+from foveate.caches.cache import Cache, heat
 from foveate.caches.keys import EncoderKey, ProcessorKey
 from foveate.core.clock import now, wall
 from foveate.core.errors import AliasNotFound, CacheKeyNotFound
@@ -30,6 +30,7 @@ from foveate.journey.cache_port import (
     Dropped,
     Forgotten,
 )
+from foveate.journey.keep import forget_kept
 from foveate.journey.tools import Tools
 from foveate.observe.logging import get_logger
 from foveate.observe.table import CacheName
@@ -66,7 +67,7 @@ class CacheOperations:
     async def hottest(self, cache: CacheName, limit: int) -> CachedKeys:
         """Return the entries hit most often, at most ``limit``; of equals, those used last."""
         entries = self._cache(cache).entries()
-        hottest = await asyncio.to_thread(heapq.nlargest, limit, entries, _heat)
+        hottest = await asyncio.to_thread(heapq.nlargest, limit, entries, heat)
         since = wall() - now()
         return CachedKeys(cache, len(entries), tuple(_cached(held, since) for held in hottest))
 
@@ -102,6 +103,8 @@ class CacheOperations:
         for start in range(0, len(keys), DROPPED_AT_ONCE):
             sizes += [kept.drop(key, reason) for key in keys[start : start + DROPPED_AT_ONCE]]
             await asyncio.sleep(0)
+        if cache == "encoder":
+            await forget_kept(self._tools)
         dropped = Dropped(sum(size > 0 for size in sizes), sum(sizes))
         log.info("%s cache: an operator dropped %d entries of %d bytes", cache, dropped.entries, dropped.bytes)
         return dropped
@@ -123,10 +126,6 @@ def _alias(name: str, content: Content) -> Alias:
     if header is None:
         return Alias(name, content.digest, None, None, None)
     return Alias(name, content.digest, header.format, header.width, header.height)
-
-
-def _heat(held: Held[Key, Any]) -> tuple[int, float]:
-    return held.hits, held.used_at
 
 
 def _cached(held: Held[Key, Any], since: float) -> CachedKey:

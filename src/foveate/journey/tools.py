@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
 from foveate.caches.encoder import EncoderCache
+from foveate.caches.keep_directory import KeepDirectory
 from foveate.caches.keys import EncoderKey
 from foveate.caches.media import MediaCache
 from foveate.caches.processor import ProcessorCache
@@ -64,3 +65,4 @@ class Tools:
     metrics: Metrics
     multimodal_places: Places
     in_flight: InFlight
+    keep: KeepDirectory | None = None

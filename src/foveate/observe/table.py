@@ -16,6 +16,7 @@ import msgspec
 
 from foveate.core.budget import FIELDS
 from foveate.core.errors import error_classes
+from foveate.core.kept import SKIP_REASONS
 from foveate.core.stages import STAGES, Modality
 from foveate.decisions.budget import SERVER_LIMITS
 from foveate.decisions.eviction import EVICTION_REASONS
@@ -142,6 +143,20 @@ def _media_cache() -> list[Metric]:
     ]
 
 
+def _restored() -> list[Metric]:
+    def row(name: str, help_: str, *labels: Label) -> Metric:
+        return Metric("Warm restart", f"foveate_{name}_total", "counter", help_, labels)
+
+    skipped = (
+        "Entries kept on disk that were not used, by reason; what cannot be counted, as the rest of a file, is one."
+    )
+    return [
+        row("restored_entries", "Embeddings read back into the encoder cache at the start (cache.encoder_keep_dir)."),
+        row("restored_bytes", "Bytes that these were allocated."),
+        row("restore_skipped", skipped, Label("reason", SKIP_REASONS)),
+    ]
+
+
 def _kv_prefix() -> list[Metric]:
     def row(name: str, help_: str) -> Metric:
         return Metric("KV prefix cache", f"foveate_kv_prefix_{name}_total", "counter", help_, read=True)
@@ -219,6 +234,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_cache("processor"),
     *_cache("encoder"),
     *_media_cache(),
+    *_restored(),
     *_kv_prefix(),
     *_budget(),
     *_parts(),

@@ -185,6 +185,17 @@ class CacheSettings(Section):
         low=0,
     )  # fmt: skip
     media_policy: PolicyName = setting("lru", "Media cache: what is evicted first; lru, s3_fifo or gdsf.")
+    encoder_keep_dir: str | None = setting(
+        None,
+        "Directory in which the encoder cache is kept over a restart. Default: it ends with the process.",
+        path=True,
+    )
+    encoder_keep_bytes_max: Bytes = setting(
+        512 * MiB, "Disk that it may take there, also while it is replaced.", low=MiB
+    )
+    encoder_keep_seconds_max: float = setting(
+        5.0, "How long reading it at the start may put off being ready, and writing it the end.", low=0.1, high=600
+    )
     curve_sample_rate: float = setting(
         1.0, "Share of contents whose look-ups are followed to tell what other capacities would do, at first; 0: none.",
         low=0, high=1,
