@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 import foveate
-from foveate.api import convert, documentation, errors, replies
+from foveate.api import convert, documentation, errors, relaying, replies
 from foveate.api.admin import AdminRoutes
 from foveate.api.budget import BudgetReply, budget_reply
 from foveate.api.callers import caller_of
@@ -48,11 +49,12 @@ class Routes:
 
     async def chat_completions(self, request: Request) -> Response:
         """Answer a conversation that may hold pictures, at once or as a stream."""
-        return self._generation(parser(ChatRequest, convert.chat), "chatcmpl")
+        return self._generation(self._chat(), "chatcmpl")
 
     async def completions(self, request: Request) -> Response:
         """Continue a text. For pictures use chat completions."""
-        return self._generation(parser(CompletionRequest, convert.completion), "cmpl")
+        parse = relaying.completion if self._service.relays else parser(CompletionRequest, convert.completion)
+        return self._generation(parse, "cmpl")
 
     async def estimate(self, request: Request) -> Response:
         """Tell what a chat request would cost, and whether it would be admitted, without running the model.
@@ -63,7 +65,7 @@ class Routes:
         return Estimation(
             self._service,
             self._gate,
-            parser(ChatRequest, convert.chat),
+            self._chat(),
             prefix="estimate",
             body_seconds_max=self._body_seconds_max,
         )
@@ -109,11 +111,14 @@ class Routes:
     def _caller(self, request: Request) -> Caller:
         return caller_of(self._service, request.scope["headers"])
 
+    def _chat(self) -> Parse:
+        return relaying.chat if self._service.relays else parser(ChatRequest, convert.chat)
+
     def _generation(self, parse: Parse, prefix: str) -> Generation:
         return Generation(self._service, self._gate, parse, prefix=prefix, body_seconds_max=self._body_seconds_max)
 
     def _model(self, name: str) -> replies.Model:
-        return replies.Model(name, self._started, self._service.context_tokens_max)
+        return replies.Model(name, self._started, self._service.context_tokens_max or msgspec.UNSET)
 
 
 def create_app(service: Service, *, open_max: int = OPEN_MAX, body_seconds_max: float = BODY_SECONDS_MAX) -> FastAPI:

@@ -99,6 +99,8 @@ class BudgetReply(msgspec.Struct, frozen=True):
     server: dict[str, int]
     """What holds for every tier beside its limits, by the name that a refusal has as ``limit_name``: the smaller of both binds. No
     picture beyond ``media.decode_pixels_max`` is decoded, so none is made to fit either."""
+    not_enforced: list[str]
+    """Limits that cannot be kept by this server, which passes requests on and knows nothing of the model: what media cost in tokens."""
     formats: Formats
     urls: UrlRules
 
@@ -125,6 +127,7 @@ def budget_reply(terms: Terms) -> BudgetReply:
         count_repeats=budget.count_repeats,
         body_bytes_max=terms.body_bytes_max,
         server=dict(terms.server),
+        not_enforced=list(terms.not_enforced),
         formats=Formats(list(terms.image_formats), list(terms.video_formats)),
         urls=UrlRules(
             list(terms.urls.schemes),

@@ -1,19 +1,16 @@
 """From a validated body to :class:`foveate.core.request.Request`: the rules between fields, and what each content part
 refers to.
-
-A URL is only sorted here by its scheme; whether it may be fetched, and whether a ``data:`` URL is well formed, is the
-journey's to decide.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
 
 from foveate.api import parameters
 from foveate.api.invalid import refused_at
+from foveate.api.references import References
 from foveate.api.schema import (
     ChatRequest,
     CompletionRequest,
@@ -33,14 +30,12 @@ from foveate.api.schema import (
     VideoUrl,
 )
 from foveate.core.budget import Caller
-from foveate.core.errors import DataUrlInvalid, InvalidParameter, ModelNotFound, UrlInvalid, UrlRefused
+from foveate.core.errors import InvalidParameter, ModelNotFound
 from foveate.core.limits import SCHEME_CHARACTERS_MAX
-from foveate.core.media import DataRef, Detail, InlineRef, MediaRef, NamedRef, ProcessorOptions, UrlRef
+from foveate.core.media import Detail, ProcessorOptions
 from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn, VideoPart
 
 _COMPLETION_TOKENS_DEFAULT: Final = 16
-_SCHEME: Final = re.compile(r"^\s*([A-Za-z][A-Za-z0-9+.-]*):")
-_BASE64_START: Final = re.compile(r"^[A-Za-z0-9+/_-]{32}")
 _SHOWN_CHARACTERS_MAX: Final = 100
 
 
@@ -68,7 +63,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
     turns = _Turns(arrival.inline, _video_sampling(body))
     return Request(
         id=arrival.id,
-        model=_model(body, arrival),
+        model=served(body.model, arrival),
         kind="chat",
         sampling=_sampling(
             body, tokens_max=limits.pop() if limits else 0, logprobs=(body.top_logprobs or 0) if body.logprobs else None
@@ -88,7 +83,7 @@ def completion(body: CompletionRequest, arrival: Arrival) -> Request:
     _check_stream_options(body)
     return Request(
         id=arrival.id,
-        model=_model(body, arrival),
+        model=served(body.model, arrival),
         kind="completion",
         sampling=_sampling(body, tokens_max=body.max_tokens or _COMPLETION_TOKENS_DEFAULT, logprobs=body.logprobs),
         received_at=arrival.received_at,
@@ -99,15 +94,16 @@ def completion(body: CompletionRequest, arrival: Arrival) -> Request:
     )
 
 
-def _model(body: Generation, arrival: Arrival) -> str:
-    if body.model is None:
+def served(model: str | None, arrival: Arrival) -> str:
+    """Return the model that is asked for. Raises ModelNotFound."""
+    if model is None:
         return arrival.models[0]
-    if body.model not in arrival.models:
-        served = ", ".join(arrival.models)
+    if model not in arrival.models:
+        models = ", ".join(arrival.models)
         raise ModelNotFound(
-            f"The model {body.model[:_SHOWN_CHARACTERS_MAX]!r} does not exist here. Served: {served}.", param="model"
+            f"The model {model[:_SHOWN_CHARACTERS_MAX]!r} does not exist here. Served: {models}.", param="model"
         )
-    return body.model
+    return model
 
 
 def _check_stream_options(body: Generation) -> None:
@@ -175,8 +171,7 @@ class _Turns:
     """Converts messages in order, counting the media of the request. ``video`` holds for videos that do not say otherwise."""
 
     def __init__(self, inline: int, video: VideoSampling) -> None:
-        self._inline = inline
-        self._inline_seen: set[int] = set()
+        self._references = References(inline)
         self._video = video
         self._media = 0
 
@@ -217,7 +212,7 @@ class _Turns:
             url = part.image_url.url
         else:
             url = part.image_url
-        return ImagePart(self._media, param, self._reference(url, param, index, part.uuid), detail, part.uuid)
+        return ImagePart(self._media, param, self._references.of(url, param, index, part.uuid), detail, part.uuid)
 
     def _clip(self, part: VideoContent | InputVideoContent, where: str, index: int) -> VideoPart:
         sampling = self._video
@@ -244,43 +239,8 @@ class _Turns:
         return VideoPart(
             self._media,
             param,
-            self._reference(url, param, index, part.uuid),
+            self._references.of(url, param, index, part.uuid),
             part.uuid,
             num_frames=sampling.num_frames or self._video.num_frames,
             fps=sampling.fps or self._video.fps,
         )
-
-    def _reference(self, url: str | None, param: str, index: int, uuid: str | None) -> MediaRef:
-        if url is None:
-            if uuid is None:
-                raise refused_at(param, f"{param} is required, or a uuid under which the media was sent before.")
-            return NamedRef(uuid)
-        match = _SCHEME.match(url)
-        scheme = match.group(1).lower() if match else ""
-        if scheme == "data":
-            return DataRef(url)
-        if scheme == "inline" and self._inline:
-            return self._inline_reference(url, param, index)
-        if scheme:
-            return UrlRef(url)  # whether it may be fetched, and by which scheme, the URL policy alone decides
-        if _BASE64_START.match(url):
-            kind = "video/mp4" if ".video_url" in param else "image/jpeg"
-            raise DataUrlInvalid(
-                f"{param} looks like bare base64; write data:{kind};base64, before it.", param=param, part=index
-            )
-        raise UrlInvalid(f"{param} is not a URL: it has no scheme.", param=param, part=index)
-
-    def _inline_reference(self, url: str, param: str, index: int) -> InlineRef:
-        """Each picture that was taken out of the body stands for itself once; any other ``inline:`` was written by the
-        client.
-        """
-        number = url.removeprefix("inline:")
-        if (
-            number.isdecimal()
-            and len(number) < 9
-            and int(number) < self._inline
-            and int(number) not in self._inline_seen
-        ):
-            self._inline_seen.add(int(number))
-            return InlineRef(int(number))
-        raise UrlRefused("Media URLs may not use the inline: scheme (rule: scheme).", param=param, part=index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -55,7 +55,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     The others are additions to OpenAI's shape too, present only when they are known: ``part`` is the index of the offending content part
     in its message, ``limit_name`` the limit that was exceeded (a field of ``/v1/budget``, or a setting), ``limit`` its value and
-    ``actual`` what the request has.
+    ``actual`` what the request has. ``upstream`` is the error object of the server behind this one, as it came.
     """
 
     message: str
@@ -69,6 +69,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     limit_name: str | msgspec.UnsetType = msgspec.UNSET
     limit: float | msgspec.UnsetType = msgspec.UNSET
     actual: float | msgspec.UnsetType = msgspec.UNSET
+    upstream: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
@@ -98,6 +99,8 @@ def told(error: FoveateError) -> ErrorBody:
         limit_name=msgspec.UNSET if error.limit_name is None else error.limit_name,
         limit=msgspec.UNSET if error.limit is None else error.limit,
         actual=msgspec.UNSET if error.actual is None else error.actual,
+        # Raw JSON stands for the value that it encodes.
+        upstream=cast("dict[str, Any]", msgspec.Raw(error.answer)) if error.answer else msgspec.UNSET,
     )
 
 

@@ -28,7 +28,9 @@ class Generation(Exchange):
             self.recorded = True
             try:
                 await answer.begin()
-                if request.stream:
+                if request.document is not None:
+                    await _passed(wire, request, answer)
+                elif request.stream:
                     await _stream(wire, request, answer)
                 else:
                     await _whole(wire, request, answer)
@@ -57,6 +59,20 @@ async def _stream(wire: Wire, request: Request, answer: Answer) -> None:
             await wire.write(_frame(chunk))
     ending = _frame(writer.usage_chunk(answer.usage())) if request.include_usage else b""
     await wire.close_stream(ending + DONE)
+
+
+async def _passed(wire: Wire, request: Request, answer: Answer) -> None:
+    """Hand on what a server behind this one answers."""
+    async for data in answer.passed():
+        if not request.stream:
+            await wire.reply(200, data, _headers(answer))
+            continue
+        if not wire.started:
+            await wire.open_stream(_headers(answer))
+        if data:
+            await wire.write(data)
+    if request.stream:
+        await wire.close_stream(DONE)
 
 
 def _headers(answer: Answer) -> list[Header]:

@@ -190,11 +190,11 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model that is served. ``created`` is when the server started."""
+    """A model that is served. ``created`` is when the server started; ``max_model_len`` is absent where it is not known."""
 
     id: str
     created: int
-    max_model_len: int
+    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
     object: Literal["model"] = "model"
     owned_by: str = "foveate"
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foveate.assembly.bounds import arena_bytes
+from foveate.assembly.relays import relay_config
 from foveate.assembly.rules import reading
+from foveate.engines.upstream.config import RelayConfig
 from foveate.journey.reload import Reading
 from foveate.media.proxy import Proxy
 from foveate.media.resolve import parse_servers
@@ -20,13 +22,14 @@ from foveate.settings import Settings
 class Checked:
     """Settings that a server could start with, and what was made of them on the way.
 
-    ``name_servers`` are address and port; empty: the system's resolver.
+    ``name_servers`` are address and port; empty: the system's resolver. ``relay``: with ``--engine upstream``.
     """
 
     reading: Reading
     arena_bytes: int
     name_servers: tuple[tuple[str, int], ...]
     proxy: Proxy | None
+    relay: RelayConfig | None = None
 
 
 def check(settings: Settings) -> Checked:
@@ -36,4 +39,5 @@ def check(settings: Settings) -> Checked:
         arena_bytes=arena_bytes(settings),
         name_servers=tuple(parse_servers(settings.fetch.dns_servers)),
         proxy=Proxy.of(settings.fetch.proxy) if settings.fetch.proxy else None,
+        relay=relay_config(settings) if settings.engine.kind == "upstream" else None,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from foveate.caches.media import MediaCache, MediaCounts
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.upstream.absent import NoEngine
 from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.tools import Tools
 from foveate.media.pool import MediaPool
@@ -27,7 +28,7 @@ def bind(
     metrics: Metrics,
     tools: Tools,
     media: MediaPool,
-    engine: EmbeddedEngine,
+    engine: EmbeddedEngine | NoEngine,
     lag: LoopLag,
     request_log: RequestLog | None,
 ) -> None:

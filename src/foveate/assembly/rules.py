@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+import msgspec
+
 from foveate import __version__
 from foveate.core.clock import wall
 from foveate.journey.key_ring import KeyRing
@@ -21,6 +23,9 @@ from foveate.settings import Settings, budgets, flat, read_keys, restart_keys
 def reading(settings: Settings) -> Reading:
     """Make the rules. Raises StartupError."""
     tiers = budgets(settings.multimodal_budget)
+    if settings.engine.kind == "upstream":
+        # Bytes go on as they came, so that nothing can be made to fit.
+        tiers = {name: msgspec.structs.replace(tier, on_excess={}) for name, tier in tiers.items()}
     values, restart = flat(settings), restart_keys()
     fetch = settings.fetch
     policy = policy_of(settings)

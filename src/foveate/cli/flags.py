@@ -48,7 +48,7 @@ def _parameter(name: str, entry: Declared) -> inspect.Parameter:
         option = typer.Option(
             entry.flag, help=_help(entry), metavar=_metavar(entry), rich_help_panel=entry.section, show_default=False
         )
-        annotation = Annotated[str | None, option]
+        annotation = Annotated[list[str] | None, option] if entry.repeats else Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

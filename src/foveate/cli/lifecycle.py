@@ -18,6 +18,7 @@ import uvloop
 from foveate.api.app import create_app
 from foveate.api.server import HttpServer, bind
 from foveate.assembly import journey
+from foveate.assembly.upstream import upstream_journey
 from foveate.core.errors import SettingsRefused
 from foveate.journey.deferred import Deferred
 from foveate.journey.service import Journey
@@ -65,7 +66,8 @@ async def _run(settings: Settings, listener: socket.socket, signals: _Signals, r
         body_bytes_max=settings.server.body_bytes_max,
         inline_bytes_min=settings.server.inline_bytes_min,
     )
-    inside = journey(settings, say=log.info, read=read)
+    build = upstream_journey if settings.engine.kind == "upstream" else journey
+    inside = build(settings, say=log.info, read=read)
     app = create_app(door, open_max=settings.limits.requests_max)
     async with HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds) as server:
         service = await _unless(signals.first, inside.__aenter__())

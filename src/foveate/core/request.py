@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from foveate.core.budget import Caller
+from foveate.core.document import Document
 from foveate.core.media import Detail, MediaRef, ProcessorOptions
 
 Role = str
@@ -84,6 +85,7 @@ class Request(msgspec.Struct, frozen=True):
     ``received_at`` is when the last byte of the body had arrived (monotonic seconds): time to first token counts from here.
     ``caller`` says who asks, and carries the budget that holds for the whole request.
     ``processor`` holds for all of its media. ``sampling.tokens_max`` of 0 means "as much as fits the context".
+    ``document`` is what the client wrote, for a server that passes it on; the other fields then say only what this server needs to know.
     """
 
     id: str
@@ -97,6 +99,7 @@ class Request(msgspec.Struct, frozen=True):
     include_usage: bool = False
     caller: Caller = Caller()
     processor: ProcessorOptions = ProcessorOptions()
+    document: Document | None = None
 
     @property
     def images(self) -> list[ImagePart]:

@@ -19,6 +19,7 @@ Stage = Literal[
     "embedding_transfer",
     "llm_queue",
     "llm_prefill",
+    "upstream",
 ]
 
 STAGES: Final[tuple[Stage, ...]] = (
@@ -31,8 +32,11 @@ STAGES: Final[tuple[Stage, ...]] = (
     "embedding_transfer",
     "llm_queue",
     "llm_prefill",
+    "upstream",
 )
-"""Stages before the first token, in the order of the journey. ``tpot`` is reported beside them but is not part of the sum."""
+"""Stages before the first token, in the order of the journey. ``tpot`` is reported beside them but is not part of the sum.
+
+``upstream`` stands for all that happens inside a server behind this one, which nobody here can see."""
 
 Modality = Literal["text", "multimodal"]
 

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from foveate.core.document import Document
 from foveate.core.errors import ErrorRecord
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot, TensorBundle
@@ -104,6 +105,68 @@ class FailEvent(msgspec.Struct, frozen=True, tag="fail"):
 EngineEvent = TokenEvent | FinishEvent | FailEvent
 
 
+class RelayedMedia(msgspec.Struct, frozen=True):
+    """One picture or video of a request that is passed on.
+
+    ``name`` is what it is called at an upstream: made of its content and of whoever may share it, so that equal names are equal bytes.
+    ``slots`` are its encoded bytes in the arena, of type ``mime``, in one piece, or a list of frames frame by frame; empty where there are
+    none here, and only its name can be sent. ``url`` is the client's own, for upstreams that are given those; None where it had none.
+    ``tokens`` are the prompt tokens that it stands for, exact or as good as they are known.
+    """
+
+    name: str
+    mime: str
+    slots: tuple[Slot, ...]
+    url: str | None
+    tokens: int
+
+
+class RelayWork(msgspec.Struct, frozen=True):
+    """A request to be passed on to a server behind this one.
+
+    ``media`` fill the document's holes. ``text_tokens`` is a guess, made of the text's length, good enough to weigh requests against each
+    other. ``salt`` keeps what an upstream caches of it from other tenants; empty where they may share. ``usage``: the client asked for it
+    in a stream. ``deadline`` is monotonic seconds.
+    """
+
+    request_id: str
+    kind: Literal["chat", "completion"]
+    model: str
+    document: Document
+    media: tuple[RelayedMedia, ...]
+    text_tokens: int
+    stream: bool
+    usage: bool
+    salt: str
+    deadline: float
+
+
+class RelayUsage(msgspec.Struct, frozen=True):
+    """What an upstream says of a request when it ends, None where it says nothing. Times in milliseconds, as it measured them."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+
+
+class RelayEvent(msgspec.Struct, frozen=True):
+    """A piece of the answer, ready to be sent to the client: frames of a stream, or the whole answer at once.
+
+    ``outputs`` are the choices that have new output in it. The first event begins the answer and carries ``spans``: llm_queue, the wait for
+    a place at an upstream, and upstream, from there to the first output. ``usage`` is set on the ``last`` event. ``server`` is the
+    upstream's name.
+    """
+
+    data: bytes
+    outputs: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = ()
+    usage: RelayUsage | None = None
+    last: bool = False
+    server: str = ""
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """What an engine says of itself once it is ready.
 
@@ -145,6 +208,37 @@ class Engine(Protocol):
 
     async def stop(self, *, seconds_max: float) -> None:
         """End the engine."""
+        ...
+
+
+class Relay(Protocol):
+    """Servers behind this one, which answer requests as clients wrote them."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether any server can be asked now."""
+        ...
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that they serve, by the names that clients use."""
+        ...
+
+    def context_tokens_max(self, model: str) -> int:
+        """The model's context, as far as the servers tell; 0: not known."""
+        ...
+
+    def needs_bytes(self, model: str) -> bool:
+        """Whether any server of this model is sent media as bytes, so that they have to be fetched."""
+        ...
+
+    def forward(self, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
+        """Have one of the servers answer.
+
+        The iterator ends after the event that is ``last``. Closing it early closes the connection at once. Nothing is read of a medium's
+        slot after the first event, or after it was closed. Raises Refused (as an upstream did), MediaNotHeld, QueueFull, UpstreamBusy,
+        UpstreamUnavailable, UpstreamFailed.
+        """
         ...
 
 

@@ -19,6 +19,8 @@ embed       bytes → embeddings (cache or workers)        queues, job seconds a
 assemble    embeddings → token ids, engine work          context                                PromptTooLong
 generate    engine work → tokens                         engine queue, deadline                 QueueFull, EngineFailed
 ==========  ===========================================  =====================================  ==================================
+
+A request that a server behind this one answers takes ``RELAYED`` (:mod:`foveate.journey.relayed`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from foveate.core.clock import now
 from foveate.core.errors import FoveateError
 from foveate.core.request import ImagePart, MediaPart, Request
 from foveate.core.stages import Span
+from foveate.journey import relayed
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Unpacked
 from foveate.journey.recall import recall
@@ -92,10 +95,20 @@ STEPS: Final[tuple[Step, ...]] = (
 )
 """After these, :func:`foveate.journey.s7_generate.generate` streams the answer."""
 
+RELAYED: Final[tuple[Step, ...]] = (
+    relayed.admit,
+    begin_media,
+    each(allow, relayed.bring),
+    price,
+    each(relayed.name),
+    relayed.address,
+)
+"""The steps of a request that another server answers; after these, :func:`foveate.journey.relayed.pass_on` streams its answer."""
+
 
 async def prepare(job: Job, tools: Tools) -> None:
     """Take a request through all steps before the engine."""
-    for step in STEPS:
+    for step in STEPS if job.request.document is None else RELAYED:
         await step(job, tools)
 
 

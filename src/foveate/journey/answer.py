@@ -11,9 +11,10 @@ from foveate.core.budget import Adjustment
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, FoveateError
 from foveate.core.request import Request
-from foveate.engines.port import EngineEvent, FinishEvent, TokenEvent
+from foveate.engines.port import EngineEvent, FinishEvent, RelayEvent, TokenEvent
 from foveate.journey import job_of, prepare
 from foveate.journey.port import Unpacked, Usage
+from foveate.journey.relayed import pass_on
 from foveate.journey.s7_generate import generate
 from foveate.observe.ledger import Outcome, outcome_of
 
@@ -27,8 +28,8 @@ class JourneyAnswer:
     def __init__(self, service: Journey, request: Request, unpacked: Unpacked | None) -> None:
         self._service = service
         self._job = job_of(request, unpacked, service.tools)
-        self._events: AsyncGenerator[EngineEvent, None] | None = None
-        self._first: EngineEvent | None = None
+        self._events: AsyncGenerator[EngineEvent, None] | AsyncGenerator[RelayEvent, None] | None = None
+        self._first: EngineEvent | RelayEvent | None = None
         self._error: FoveateError | None = None
         self._finished = False
 
@@ -54,7 +55,9 @@ class JourneyAnswer:
         try:
             async with asyncio.timeout(max(self._job.deadline - now(), 0)):
                 await prepare(self._job, tools)
-                self._events = generate(self._job, tools)
+                self._events = (
+                    pass_on(self._job, tools) if self._job.passing is not None else generate(self._job, tools)
+                )
                 self._first = await anext(self._events)
         except TimeoutError as error:
             self._error = DeadlineExceeded(detail="before the first token")
@@ -70,7 +73,7 @@ class JourneyAnswer:
         """Yield the output from the first token's event on."""
         assert self._events is not None
         assert self._first is not None
-        event: EngineEvent = self._first
+        event: EngineEvent | RelayEvent = self._first
         while True:
             assert isinstance(event, TokenEvent | FinishEvent)
             self._finished = isinstance(event, FinishEvent) and event.last
@@ -80,7 +83,23 @@ class JourneyAnswer:
             event = await self._next(self._events)
             self._note(event)
 
-    async def _next(self, events: AsyncGenerator[EngineEvent, None]) -> EngineEvent:
+    async def passed(self) -> AsyncIterator[bytes]:
+        """Yield what the server behind this one answers, from its first output on."""
+        assert self._events is not None
+        assert self._first is not None
+        event: EngineEvent | RelayEvent = self._first
+        while True:
+            assert isinstance(event, RelayEvent)
+            self._finished = event.last
+            yield event.data
+            if self._finished:
+                return
+            event = await self._next(self._events)
+            self._note(event)
+
+    async def _next(
+        self, events: AsyncGenerator[EngineEvent, None] | AsyncGenerator[RelayEvent, None]
+    ) -> EngineEvent | RelayEvent:
         try:
             async with asyncio.timeout(max(self._job.deadline - now(), 0)):
                 return await anext(events)
@@ -111,7 +130,7 @@ class JourneyAnswer:
         """What was changed to make media fit the budget."""
         return tuple(self._job.adjustments)
 
-    def _note(self, event: EngineEvent) -> None:
+    def _note(self, event: EngineEvent | RelayEvent) -> None:
         if isinstance(event, TokenEvent):
             self._job.ledger.output(len(event.token_ids), now(), event.choice)
         elif isinstance(event, FinishEvent):

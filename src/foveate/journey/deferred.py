@@ -27,20 +27,26 @@ class Deferred:
     """Implements :class:`foveate.journey.port.Service` by the one that :meth:`become` gives it."""
 
     def __init__(self, *, model: str, body_bytes_max: int, inline_bytes_min: int) -> None:
-        self.models: tuple[str, ...] = (model,)
+        self._model = model
         self.body_bytes_max = body_bytes_max
         self.inline_bytes_min = inline_bytes_min
+        self.relays = False
         self._service: Service | None = None
-
-    @property
-    def context_tokens_max(self) -> int:
-        """See the port. 0 while loading."""
-        return 0 if self._service is None else self._service.context_tokens_max
 
     def become(self, service: Service) -> None:
         """Answer by ``service`` from now on."""
-        self.models = service.models
+        self.relays = service.relays
         self._service = service
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """See the port."""
+        return (self._model,) if self._service is None else self._service.models
+
+    @property
+    def context_tokens_max(self) -> int:
+        """See the port."""
+        return 0 if self._service is None else self._service.context_tokens_max
 
     def readiness(self) -> Readiness:
         """See the port."""

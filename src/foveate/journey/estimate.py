@@ -75,8 +75,9 @@ async def estimate(job: Job, tools: Tools) -> Estimate:
     """Price a request. Raises only what is no refusal: cancellation, and failures of the server itself."""
     refusals = Refusals()
     refusals.check((lambda: judge_pictures(job), lambda: judge_videos(job), lambda: read_options(job, tools)))
-    with refusals.collected():
-        await read_prompt(job, tools)
+    if job.request.document is None:
+        with refusals.collected():
+            await read_prompt(job, tools)
     with refusals.collected():
         count_in(job, tools)
         await take_place(job, tools)

@@ -15,7 +15,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import MediaPart, Request
 from foveate.core.stages import Span
 from foveate.decisions.budget import Shape
-from foveate.engines.port import EngineWork
+from foveate.engines.port import EngineWork, RelayWork
 from foveate.journey.holds import Lease, SlotHold
 from foveate.journey.in_flight import Charge
 from foveate.journey.places import Places
@@ -164,7 +164,7 @@ class Job:
 
     ``contents`` has the first item of each content, by digest; ``decoded`` what of which content its pixels were counted for.
     ``charge`` is what it has under way; None for text. ``serving`` is the version of the model that answers it, ``_leave`` says that it
-    counts among its users no more.
+    counts among its users no more. In the end it is either ``work`` for an engine here, or ``passing`` on to another server.
     """
 
     request: Request
@@ -186,6 +186,7 @@ class Job:
     fetching_since: float = 0.0
     inputs_ready_at: float = 0.0
     work: EngineWork | None = None
+    passing: RelayWork | None = None
     adjustments: list[Adjustment] = field(default_factory=list)
     _leave: Callable[[], None] | None = None
 

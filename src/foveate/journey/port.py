@@ -80,7 +80,8 @@ class UrlTerms(msgspec.Struct, frozen=True):
 class Terms(msgspec.Struct, frozen=True):
     """The contract as ``GET /v1/budget`` publishes it: the caller's tier, accepted formats, what URLs may be.
 
-    ``server`` has the limits of every tier that can refuse a single request, by the name that the refusal tells.
+    ``server`` has the limits of every tier that can refuse a single request, by the name that the refusal tells. ``not_enforced`` are
+    limits of either kind that cannot be kept here, because nothing is known of what they limit.
     """
 
     budget: Budget
@@ -90,6 +91,7 @@ class Terms(msgspec.Struct, frozen=True):
     urls: UrlTerms
     body_bytes_max: int
     server: Mapping[str, int]
+    not_enforced: tuple[str, ...] = ()
 
 
 class ItemEstimate(msgspec.Struct, frozen=True):
@@ -184,6 +186,12 @@ class Answer(Protocol):
         """The output, from the first token's event on. Raises FoveateError when the engine fails midway."""
         ...
 
+    def passed(self) -> AsyncIterator[bytes]:
+        """What a server behind this one answers, of a request that has a document: frames of a stream, or the whole at once. Raises as
+        :meth:`events`.
+        """
+        ...
+
     def usage(self) -> Usage:
         """Tokens so far; final after the last event."""
         ...
@@ -196,8 +204,14 @@ class Answer(Protocol):
 class Service(Protocol):
     """The server's inside, as the API sees it."""
 
-    models: tuple[str, ...]
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that are served, by the names that clients use."""
+        ...
+
     body_bytes_max: int
+    relays: bool
+    """Whether requests are passed on to other servers, and so are to have their :class:`~foveate.core.document.Document`."""
     inline_bytes_min: int
     """Bodies of at least this many bytes are received into the arena and unpacked by a media worker."""
 

@@ -50,7 +50,7 @@ async def recall(item: Item, job: Job, tools: Tools) -> None:
 
 async def judge_held(item: Item, job: Job, tools: Tools) -> None:
     """Tell whether :func:`recall` would succeed now; touches and counts nothing. Raises MediaNotHeld."""
-    if item.recalled is None:
+    if item.recalled is None or job.request.document is not None:
         return
     key = cache_key(item, job, tools)
     if key not in tools.encoder_cache and key.processor_key not in tools.processor_cache:

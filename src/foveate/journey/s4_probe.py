@@ -14,6 +14,7 @@ from foveate.core.request import VideoPart
 from foveate.core.stages import Span
 from foveate.decisions.budget import Shape, judge_shape
 from foveate.journey.film import open_film
+from foveate.journey.film_whole import look_at_film
 from foveate.journey.job import Item, Job
 from foveate.journey.tools import Tools
 from foveate.media.probe import probe as read_header
@@ -26,7 +27,8 @@ async def probe(item: Item, job: Job, tools: Tools) -> None:
     """
     assert item.blob is not None
     if isinstance(item.part, VideoPart):
-        item.header, since = await open_film(item, job, tools)
+        look = open_film if job.request.document is None else look_at_film
+        item.header, since = await look(item, job, tools)
     elif item.recalled is not None and item.recalled.header is not None:
         since = item.started_at
         item.header = item.recalled.header

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
 
 import msgspec
 
@@ -28,7 +29,11 @@ from foveate.journey.tools import Tools
 from foveate.journey.upload import Upload
 from foveate.media.headers.container import VIDEO_FORMATS
 from foveate.media.messages import JobFailed, Unpack, UnpackDone
+from foveate.models.unknown import CONTEXT_UNKNOWN
 from foveate.observe.ledger import Outcome, RequestLedger
+
+UNKNOWN_TOKENS: Final = ("max_visual_tokens", "max_tenant_visual_tokens", SERVER_LIMITS["visual_tokens"])
+"""The limits that cannot be kept where nobody here knows what media cost in tokens."""
 
 
 class Journey:
@@ -36,7 +41,8 @@ class Journey:
 
     def __init__(self, tools: Tools, *, models: tuple[str, ...]) -> None:
         self.tools = tools
-        self.models = models
+        self.relays = tools.relay is not None
+        self._models = models
         self.body_bytes_max = tools.limits.body_bytes_max
         self.inline_bytes_min = tools.limits.inline_bytes_min
         self._open = 0
@@ -45,9 +51,18 @@ class Journey:
         self._idle.set()
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The models that are served; those of servers behind this one as they tell."""
+        return self._models if self.tools.relay is None else self.tools.relay.models
+
+    @property
     def context_tokens_max(self) -> int:
-        """Tokens that prompt and answer may have together."""
-        return self.tools.roll_out.stable.prompt_side.context_tokens_max
+        """Tokens that prompt and answer may have together; 0: not known."""
+        here = self.tools.roll_out.stable.prompt_side.context_tokens_max
+        if self.tools.relay is None:
+            return here
+        stated = [self.tools.relay.context_tokens_max(model) for model in self.models]
+        return min((tokens for tokens in (here, *stated) if 0 < tokens < CONTEXT_UNKNOWN), default=0)
 
     @property
     def open_requests(self) -> int:
@@ -58,6 +73,8 @@ class Journey:
         """Whether a request can be answered now."""
         if self._draining:
             return Readiness(False, "shutting down")
+        if self.tools.relay is not None and not self.tools.relay.ready:
+            return Readiness(False, "upstreams: none is up")
         if not self.tools.roll_out.stable.engine.ready:
             return Readiness(False, "engine: loading or restarting")
         if not self.tools.roll_out.stable.media.ready:
@@ -187,7 +204,10 @@ class Journey:
 
     def terms(self, caller: Caller) -> Terms:
         """The contract that holds for a caller."""
+        context = self.context_tokens_max
+        tokens_known = self.tools.roll_out.stable.prompt_side.context_tokens_max < CONTEXT_UNKNOWN
         return Terms(
+            not_enforced=() if tokens_known else UNKNOWN_TOKENS,
             budget=caller.budget,
             tenant=caller.tenant,
             image_formats=self.tools.limits.pictures.formats,
@@ -197,7 +217,7 @@ class Journey:
             server={
                 DECODE_LIMIT: self.tools.limits.decode_pixels_max,
                 "media.animation_frames_max": self.tools.limits.pictures.frames_max,
-                CONTEXT_LIMIT: self.context_tokens_max,
+                **({CONTEXT_LIMIT: context} if context else {}),
                 **{SERVER_LIMITS[quantity]: most for quantity, most in self.tools.in_flight.capacity.items()},
             },
         )

@@ -12,6 +12,7 @@ from foveate.caches.keys import EncoderKey
 from foveate.caches.media import MediaCache
 from foveate.caches.processor import ProcessorCache
 from foveate.caches.single_flight import SingleFlight
+from foveate.engines.port import Relay
 from foveate.journey.in_flight import InFlight
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.places import Places
@@ -66,3 +67,5 @@ class Tools:
     multimodal_places: Places
     in_flight: InFlight
     keep: KeepDirectory | None = None
+    relay: Relay | None = None
+    """Servers behind this one, which answer instead of an engine here."""

@@ -23,8 +23,8 @@ async def unfold(job: Job, tools: Tools) -> None:
 
     Raises PromptInvalid, PromptTooLong.
     """
-    if not job.request.videos:
-        return
+    if not job.request.videos or job.request.document is not None:
+        return  # where the request is passed on, whoever answers it unfolds them
     films = {
         item.part.index: [frame.moment for frame in item.frames] or item.film.moments
         for item in job.items

@@ -26,8 +26,9 @@ from foveate.decisions.frames import FrameSampling
 class WorkerConfig(msgspec.Struct, frozen=True):
     """What a media worker is told once, when it starts.
 
-    ``model_dir`` is the directory of the model whose processor it loads. ``pixels_max`` is the most pixels of any picture (0: no limit);
-    the gateway has judged by it already, the worker does so again because it is the one who would pay.
+    ``model_dir`` is the directory of the model whose processor it loads; empty: none, so that it only unpacks bodies and reads videos.
+    ``pixels_max`` is the most pixels of any picture (0: no limit); the gateway has judged by it already, the worker does so again because
+    it is the one who would pay.
     """
 
     model_dir: str

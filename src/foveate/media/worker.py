@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from foveate.core.clock import now
-from foveate.core.errors import FoveateError, ImageTooLarge, MediaCostly, MediaUndecodable
+from foveate.core.errors import Failed, FoveateError, ImageTooLarge, MediaCostly, MediaUndecodable
 from foveate.core.media import RAW, Blob, ImageHeader, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Span, Stage
@@ -54,12 +54,13 @@ SENDS: Final = MediaReply
 
 def main(context: WorkerContext) -> None:
     """Entry point of a media worker; ``context.spec.config`` is a :class:`WorkerConfig`."""
-    from foveate.models import load_picture_processor  # loads transformers: only a worker may
+    from foveate.models import load_picture_processor  # when called it loads transformers: only a worker may
 
     # Pillow warns of odd files on stderr; the answer to the client says what matters, and anyone could fill the log.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     config = msgspec.convert(context.spec.config, WorkerConfig)
-    worker = MediaWorker(context, load_picture_processor(config.model_dir, config.appearance), config)
+    processor = load_picture_processor(config.model_dir, config.appearance) if config.model_dir else None
+    worker = MediaWorker(context, processor, config)
     context.send(Ready({}))
     while (job := context.receive()) is not None:
         context.send(worker.reply(job))
@@ -68,7 +69,7 @@ def main(context: WorkerContext) -> None:
 class MediaWorker:
     """Does jobs over the arena's slots. Every job gets exactly one reply."""
 
-    def __init__(self, context: WorkerContext, processor: PictureProcessor, config: WorkerConfig) -> None:
+    def __init__(self, context: WorkerContext, processor: PictureProcessor | None, config: WorkerConfig) -> None:
         self._arena = context.arena
         self._processor = processor
         self._config = config
@@ -140,6 +141,8 @@ class MediaWorker:
         return FramesDecoded(job.job_id, tuple(places), (process_time() - processor_start) * 1e3)
 
     def _prepare(self, job: Prepare, spans: list[Span]) -> Prepared:
+        if self._processor is None:
+            raise Failed(detail="a media worker without a model was asked to process a picture")
         self._check(job.header)
         fit = (job.options.fit_width, job.options.fit_height)
         with _Stretch("media_decode", spans):

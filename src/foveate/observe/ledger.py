@@ -42,7 +42,7 @@ class Counts(msgspec.Struct):
     one URL took, ``adjustments`` how many media were made to fit.
 
     ``fetches`` counts those that used the network; ``shared`` counts pictures that joined work already in flight for
-    another request.
+    another request. ``upstream`` is the server behind this one that answered, and the two times are what it said of the request itself.
     """
 
     images: int = 0
@@ -65,6 +65,9 @@ class Counts(msgspec.Struct):
     processor_cache_hits: int = 0
     fetches: int = 0
     shared: int = 0
+    upstream: str = ""
+    upstream_queue_ms: float | None = None
+    upstream_prefill_ms: float | None = None
 
 
 class Breakdown(msgspec.Struct, frozen=True):

@@ -87,7 +87,7 @@ def stages_of(line: RequestLine) -> dict[Stage, float]:
     found: dict[Stage, float] = {}
     for stage in STAGES:
         ms = getattr(line, f"{stage}_ms")
-        if ms is not None:
+        if isinstance(ms, float | int):
             found[stage] = ms
     return found
 

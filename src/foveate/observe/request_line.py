@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from foveate.core.stages import Stage
-from foveate.observe.ledger import ItemRecord, LedgerRecord
+from foveate.observe.ledger import Counts, ItemRecord, LedgerRecord
 from foveate.observe.redact import redact_text
 from foveate.observe.spending import QUANTITIES, Spent
 
@@ -51,11 +51,19 @@ class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str | None = None
 
 
+class UpstreamLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The server behind this one that answered, and what it said of the request itself (vLLM: ``--enable-per-request-metrics``)."""
+
+    name: str
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+
+
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the log.
 
-    Every field is always there; a stage that did not happen, or a time that does not exist, is null. The defaults are for reading
-    lines of earlier versions, which had fewer fields.
+    Every field but ``upstream`` and ``upstream_ms`` is always there; a stage that did not happen, or a time that does not exist, is
+    null. The defaults are for reading lines of earlier versions, which had fewer fields.
 
     ``time`` is when the request ended (ISO 8601, UTC). Durations are milliseconds; where there was a first token, the
     stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``error`` and ``limit_name`` say why it was not
@@ -85,6 +93,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     embedding_transfer_ms: float | None = None
     llm_queue_ms: float | None = None
     llm_prefill_ms: float | None = None
+    upstream_ms: float | msgspec.UnsetType | None = msgspec.UNSET
     tpot_ms: float | None = None
     ttft_ms: float | None = None
     unattributed_ms: float = 0.0
@@ -117,6 +126,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     encoder_ms: float = 0.0
     engine_token_ms: float = 0.0
     cache_saved_ms: float = 0.0
+    upstream: UpstreamLine | msgspec.UnsetType = msgspec.UNSET
     items: list[ItemLine] = []
     items_omitted: int = 0
 
@@ -146,6 +156,7 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         embedding_transfer_ms=stages.get("embedding_transfer"),
         llm_queue_ms=stages.get("llm_queue"),
         llm_prefill_ms=stages.get("llm_prefill"),
+        upstream_ms=stages.get("upstream", msgspec.UNSET),
         tpot_ms=None if tpot_ms is None else round(tpot_ms, 3),
         ttft_ms=ttft_ms,
         unattributed_ms=unattributed_ms,
@@ -173,8 +184,20 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         fetches=counts.fetches,
         shared=counts.shared,
         **_spent(record.spent),
+        upstream=_upstream(counts),
         items=[_item(item) for item in _last_ready(record.items)],
         items_omitted=max(len(record.items) - ITEMS_MAX, 0),
+    )
+
+
+def _upstream(counts: Counts) -> UpstreamLine | msgspec.UnsetType:
+    if not counts.upstream:
+        return msgspec.UNSET
+    queue_ms, prefill_ms = counts.upstream_queue_ms, counts.upstream_prefill_ms
+    return UpstreamLine(
+        counts.upstream[:HOST_MAX],
+        None if queue_ms is None else round(queue_ms, 3),
+        None if prefill_ms is None else round(prefill_ms, 3),
     )
 
 

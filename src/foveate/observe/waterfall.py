@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from foveate.core.stages import STAGES, Stage
 from foveate.observe.log_query import stages_of
 from foveate.observe.request_line import ItemLine, RequestLine
+
+AFTER_ITEMS: Final = ("llm_queue", "llm_prefill", "upstream")
+"""The stages of a request that come after those of its media."""
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -41,14 +45,8 @@ def waterfall(line: RequestLine) -> Waterfall:
     shown = {item.index for item in line.items}
     # A line that was too long for its items still has the stages of the critical one.
     own = [stage for stage in stages if stage not in STAGES[1:7] or line.critical not in shown]
-    before = [
-        Bar(None, stage, starts[stage], stages[stage], True)
-        for stage in own
-        if stage != "llm_queue" and stage != "llm_prefill"
-    ]
-    after = [
-        Bar(None, stage, starts[stage], stages[stage], True) for stage in own if stage in ("llm_queue", "llm_prefill")
-    ]
+    before = [Bar(None, stage, starts[stage], stages[stage], True) for stage in own if stage not in AFTER_ITEMS]
+    after = [Bar(None, stage, starts[stage], stages[stage], True) for stage in own if stage in AFTER_ITEMS]
     bars = [*before, *(bar for item in line.items for bar in _item(item, item.index == line.critical)), *after]
     if line.ttft_ms is not None and line.tpot_ms is not None:
         bars.append(Bar(None, "tpot", line.ttft_ms, max(line.total_ms - line.ttft_ms, 0.0), False))

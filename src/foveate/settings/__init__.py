@@ -26,6 +26,7 @@ from foveate.settings.sections import (
 )
 from foveate.settings.sources import Declared, Settings, declared, load
 from foveate.settings.tiers import TierSettings, budgets
+from foveate.settings.upstreams import UpstreamServer, UpstreamSettings
 
 __all__ = [
     "AuthSettings",
@@ -40,6 +41,8 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "TierSettings",
+    "UpstreamServer",
+    "UpstreamSettings",
     "budgets",
     "declared",
     "flat",

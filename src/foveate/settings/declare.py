@@ -55,13 +55,14 @@ def setting(
     pattern: str | None = None,
     reloads: bool = False,
     path: bool = False,
+    repeats: bool = False,
 ) -> Any:
     """Declare one setting. ``low`` and ``high`` are inclusive; ``flag`` replaces the flag ``--<section>-<name>``.
 
     ``reloads``: a reload brings a changed value into force; every other setting waits for a restart.
-    ``path``: it names a file or directory, in a settings file relative to that file.
+    ``path``: it names a file or directory, in a settings file relative to that file. ``repeats``: its flag may be given several times.
     """
-    extra: dict[str, JsonValue] = {"flag": flag, "reloads": reloads, "path": path}
+    extra: dict[str, JsonValue] = {"flag": flag, "reloads": reloads, "path": path, "repeats": repeats}
     return Field(default, description=help_text, ge=low, le=high, pattern=pattern, json_schema_extra=extra)
 
 

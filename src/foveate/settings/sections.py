@@ -47,8 +47,12 @@ class ModelSettings(Section):
 
 
 class EngineSettings(Section):
-    """The embedded engine."""
+    """Which engine answers, and the embedded one's limits."""
 
+    kind: Literal["embedded", "upstream"] = setting(
+        "embedded", "embedded: the model runs here. upstream: servers behind this one answer (docs/upstream.md).",
+        flag="--engine",
+    )  # fmt: skip
     queue_depth_max: int = setting(256, "Requests that may wait for the language model before 429.", low=1, high=65536)
     batch_size_max: int = setting(32, "Sequences decoded together.", low=1, high=1024)
     prefill_chunk_tokens: int = setting(

@@ -34,6 +34,7 @@ from foveate.settings.sections import (
     ServerSettings,
 )
 from foveate.settings.tiers import Tier, Tiers
+from foveate.settings.upstreams import UpstreamSettings
 
 ENV_PREFIX: Final = "FOVEATE_"
 BUDGET: Final = "multimodal_budget"
@@ -54,6 +55,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
     multimodal_budget: Tiers = {DEFAULT_TIER: Tier()}
     auth: AuthSettings = AuthSettings()
     media: MediaSettings = MediaSettings()
@@ -97,6 +99,11 @@ class Declared(BaseModel):
     def is_path(self) -> bool:
         """Whether it names a file or directory."""
         return bool(self._extra("path"))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its flag may be given several times."""
+        return bool(self._extra("repeats"))
 
     def _extra(self, name: str) -> object:
         extra = self.info.json_schema_extra

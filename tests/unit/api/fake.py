@@ -176,6 +176,7 @@ class FakeService:
     models: tuple[str, ...] = ("m", "org/other")
     context_tokens_max: int = 4096
     body_bytes_max: int = 1 << 20
+    relays: bool = False
     inline_bytes_min: int = 4096
     before: list[Step] = field(default_factory=list)
     script: list[Step] = field(default_factory=lambda: [token("Hel"), token("lo"), finish()])

@@ -37,6 +37,7 @@ async def test_the_whole_contract() -> None:
         "count_repeats": False,
         "body_bytes_max": 1 << 20,
         "server": {"media.decode_pixels_max": 128_000_000},
+        "not_enforced": [],
         "formats": {"image": ["jpeg", "png"], "video": ["mp4"]},
         "urls": {"schemes": ["https", "data"], "ports": [80, 443], "hosts": ["cdn.example"]},
     }

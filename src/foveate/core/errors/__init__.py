@@ -73,6 +73,16 @@ from foveate.core.errors.request import (
     Unauthenticated,
     UnsupportedParameter,
 )
+from foveate.core.errors.upstream import (
+    UpstreamBusy,
+    UpstreamFailed,
+    UpstreamNotFound,
+    UpstreamRefused,
+    UpstreamTooLarge,
+    UpstreamUnavailable,
+    UpstreamUnprocessable,
+    UpstreamUnusable,
+)
 
 __all__ = [
     "AliasNotFound",
@@ -122,6 +132,14 @@ __all__ = [
     "TooManyVideos",
     "Unauthenticated",
     "UnsupportedParameter",
+    "UpstreamBusy",
+    "UpstreamFailed",
+    "UpstreamNotFound",
+    "UpstreamRefused",
+    "UpstreamTooLarge",
+    "UpstreamUnavailable",
+    "UpstreamUnprocessable",
+    "UpstreamUnusable",
     "UrlInvalid",
     "UrlRefused",
     "VideoTooLong",

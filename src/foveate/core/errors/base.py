@@ -58,6 +58,8 @@ class FoveateError(Exception):
         self.actual = actual
         self.limit_name = limit_name
         self.retry_after_seconds = retry_after_seconds
+        self.answer: bytes = b""
+        """What an upstream said itself: the JSON of its error object, for the client; empty where it said nothing."""
         self.spans: tuple[Span, ...] = ()
         """Where the time went until it failed, for the ledger of whoever waited."""
 

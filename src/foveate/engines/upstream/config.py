@@ -1,0 +1,46 @@
+"""What the relay is told once: which servers there are, and how to treat them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Mode = Literal["bytes", "url"]
+Takes = Literal["auto", "on", "off"]
+
+
+class ServerConfig(msgspec.Struct, frozen=True):
+    """One server. ``models`` maps clients' names to its own; empty: all that it lists, by its own names.
+
+    ``mode``: media go on as bytes or as the client's own URL. ``uuid``: whether it takes a uuid beside media.
+    """
+
+    name: str
+    url: str
+    weight: float = 1.0
+    api_key: str | None = None
+    models: Mapping[str, str] = {}
+    concurrency_max: int = 256
+    mode: Mode = "bytes"
+    uuid: Takes = "auto"
+
+
+class RelayConfig(msgspec.Struct, frozen=True):
+    """All servers, and what holds for each. ``served_name`` is the client's name for the first model of servers without a map.
+
+    ``waiting_max`` bounds the requests that wait for a place at any server.
+    """
+
+    servers: tuple[ServerConfig, ...]
+    user_agent: str
+    served_name: str | None = None
+    connect_seconds: float = 2.0
+    health_seconds: float = 2.0
+    health_path: str = "/health"
+    failures_max: int = 3
+    recover_seconds: float = 10.0
+    affinity_bound: float = 1.25
+    waiting_max: int = 256
+    start_seconds_max: float = 600.0

@@ -1,0 +1,321 @@
+"""Passes requests on: choose a server, wait for a place, send, read the answer; before its first output, try another where one failed.
+
+A request is sent again only while nothing of an answer has come. What was refused because a server has too much to do, or cannot be
+reached, goes to any other; what a server failed on goes to one other only, so that a request that kills servers does not kill them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from foveate.core.clock import now
+from foveate.core.errors import (
+    FoveateError,
+    MediaNotHeld,
+    QueueFull,
+    StartupError,
+    UpstreamBusy,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamUnavailable,
+    UpstreamUnusable,
+)
+from foveate.core.stages import Span
+from foveate.decisions.routing import pick
+from foveate.engines.port import RelayEvent, RelayUsage, RelayWork
+from foveate.engines.upstream import http
+from foveate.engines.upstream.affinity import Link, chain
+from foveate.engines.upstream.body import Body, Filling
+from foveate.engines.upstream.config import RelayConfig
+from foveate.engines.upstream.frames import DONE, Read, Splitter, framed, read
+from foveate.engines.upstream.health import Watch
+from foveate.engines.upstream.http import Gone, Stale, UpstreamHttp
+from foveate.engines.upstream.server import Outcome, Server
+from foveate.runtime.arena import Arena
+
+PATHS: Final = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
+FAILURES_MAX: Final = 2
+"""Servers that may fail on one request before it is given up."""
+Say = Callable[[str], None]
+
+
+class _Asking(msgspec.Struct):
+    """One request on its way through the servers: what it weighs, who has been asked, what went wrong last."""
+
+    work: RelayWork
+    links: tuple[Link, ...]
+    demand: float
+    asked_at: float
+    sent_at: float = 0.0
+    begun: bool = False
+    failures: int = 0
+    stale: set[str] = msgspec.field(default_factory=set)
+    tried: set[str] = msgspec.field(default_factory=set)
+    error: FoveateError | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether any of its media can only be named."""
+        return any(not one.slots and one.url is None for one in self.work.media)
+
+
+class UpstreamRelay:
+    """:class:`foveate.engines.port.Relay` over HTTP. Lives on the event loop."""
+
+    def __init__(self, config: RelayConfig, arena: Arena, *, say: Say) -> None:
+        self.config = config
+        self.servers = tuple(Server(one, config) for one in config.servers)
+        self._arena = arena
+        self._say = say
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turn = 0
+        self._http: UpstreamHttp | None = None
+        self._watch: Watch | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether any server is up and takes requests."""
+        return any(server.health.up and not server.draining for server in self.servers)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Every model of any server, in the order of the configuration, by the names that clients use."""
+        return tuple(dict.fromkeys(name for server in self.servers for name in server.models))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return len(self._waiting)
+
+    def context_tokens_max(self, model: str) -> int:
+        """The smallest context that a server states for the model; 0: none does."""
+        stated = [server.context_tokens_max(model) for server in self.servers]
+        return min((tokens for tokens in stated if tokens), default=0)
+
+    def needs_bytes(self, model: str) -> bool:
+        """Whether any server of this model is sent bytes."""
+        return any(server.config.mode == "bytes" for server in self.servers if model in server.models)
+
+    async def start(self) -> None:
+        """Look at all servers, and wait until one is up. Raises StartupError."""
+        config = self.config
+        self._http = UpstreamHttp(user_agent=config.user_agent, connect_seconds=config.connect_seconds)
+        self._watch = Watch(self.servers, self._http, config, say=self._say, changed=self._wake)
+        self._watch.start()
+        try:
+            async with asyncio.timeout(config.start_seconds_max):
+                await self._watch.first_up()
+        except TimeoutError:
+            found = "; ".join(f"{server.config.name}: {server.last_error}" for server in self.servers)
+            raise StartupError(f"No upstream could be used. {found}") from None
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        if self._watch is not None:
+            await self._watch.stop()
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def forward(self, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
+        """See the port."""
+        links = chain(work)
+        asking = _Asking(work, links, work.text_tokens + sum(one.tokens for one in work.media), now())
+        while True:
+            server = await self._place(asking)
+            asking.sent_at = asking.sent_at or now()
+            async with aclosing(self._ask(server, asking)) as events:
+                async for event in events:
+                    asking.begun = True
+                    yield event
+            if asking.begun:
+                return
+
+    async def _place(self, asking: _Asking) -> Server:
+        """Choose a server, waiting for a place while all are full."""
+        while True:
+            server = self._choose(asking)
+            if server is not None:
+                server.began(asking.demand, asking.links)
+                return server
+            if len(self._waiting) >= self.config.waiting_max:
+                raise QueueFull(detail=f"{len(self._waiting)} requests wait for a place at an upstream")
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            finally:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+
+    def _choose(self, asking: _Asking) -> Server | None:
+        """Return the server to ask, None where all are full. Raises what went wrong where there is none to ask."""
+        at, work = now(), asking.work
+        able = [
+            server
+            for server in self.servers
+            if server.config.name not in asking.tried and server.may_be_asked(work.model, at)
+        ]
+        if asking.named:
+            able = [server for server in able if server.holds(one for one in work.media if not one.slots)]
+            if not able and asking.error is None:
+                raise MediaNotHeld
+        if not able:
+            raise asking.error or self._nobody(work.model)
+        self._turn += 1
+        chosen = pick(
+            [server.candidate(asking.links, at) for server in able],
+            asking.demand,
+            bound=self.config.affinity_bound,
+            turn=self._turn,
+        )
+        return None if chosen is None else able[chosen]
+
+    def _nobody(self, model: str) -> FoveateError:
+        up = [server for server in self.servers if server.health.up and model in server.models and not server.draining]
+        if up:
+            return UpstreamBusy(detail="every upstream said so just now", retry_after_seconds=1.0)
+        return UpstreamUnavailable(detail="none is up", retry_after_seconds=1.0)
+
+    async def _ask(self, server: Server, asking: _Asking) -> AsyncGenerator[RelayEvent, None]:
+        """Ask one server that has a place. Ends without an event where another may be asked; raises what is final."""
+        work = asking.work
+        body = Body(work, self._filling(server, work), self._arena)
+        outcome: Outcome = "cancelled"
+        try:
+            async with aclosing(self._answer(server, body, work)) as answer:
+                async for found in answer:
+                    if not asking.begun:
+                        server.prefilled(asking.demand)
+                        found = msgspec.structs.replace(found, spans=_spans(asking), server=server.config.name)
+                        body.close()
+                    if found.last:
+                        outcome = "answered"
+                        server.answered(work.media)
+                    yield found
+        except Stale:
+            outcome = "failed"
+            again = server.config.name in asking.stale
+            asking.stale.add(server.config.name)
+            if again:
+                self._note(server, asking, UpstreamFailed(detail=f"{server.config.name}: disconnected"))
+        except Gone as error:
+            outcome = "failed"
+            self._note(server, asking, http.unavailable(server.config.name, error), gone=True)
+        except FoveateError as error:
+            outcome = _outcome(error)
+            if asking.begun:
+                self._fails(server, error)
+                raise
+            if body.named_only and isinstance(error, UpstreamRefused):
+                self._lacking(server, asking, error)
+            else:
+                self._note(server, asking, error)
+        finally:
+            body.close()
+            server.left(asking.demand, prefilled=asking.begun, outcome=outcome)
+            self._wake()
+
+    def _filling(self, server: Server, work: RelayWork) -> Filling:
+        return Filling(server.models[work.model], server.config.mode, server.takes_uuids, server.held)
+
+    async def _answer(self, server: Server, body: Body, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
+        """Send the request and yield its answer, beginning with its first output."""
+        assert self._http is not None, "the relay was started"
+        async with self._http.post(server.config, PATHS[work.kind], body, work.request_id) as response:
+            if response.status != 200:
+                raise await http.refusal(response, server.config)
+            if not work.stream:
+                found = read(await http.whole(response, server.config), work)
+                if found.error is not None:
+                    raise http.told(502, found.error, server.config.name)
+                yield RelayEvent(found.data, usage=found.usage or RelayUsage(), last=True)
+                return
+            async with aclosing(_events(response, server, work)) as events:
+                async for event in events:
+                    yield event
+
+    def _lacking(self, server: Server, asking: _Asking, error: UpstreamRefused) -> None:
+        """What was only named may be gone there: send it again, whole. Raises MediaNotHeld where only the client could."""
+        server.lacks(asking.work.media)
+        if asking.named:
+            raise MediaNotHeld from error
+
+    def _note(self, server: Server, asking: _Asking, error: FoveateError, *, gone: bool = False) -> None:
+        """Take note of a failed attempt; raise ``error`` where no other server would help."""
+        self._fails(server, error, gone=gone)
+        asking.tried.add(server.config.name)
+        asking.failures += isinstance(error, UpstreamFailed)
+        if asking.error is None or not isinstance(error, UpstreamBusy | UpstreamUnavailable):
+            asking.error = error
+        if isinstance(error, UpstreamRefused) or asking.failures >= FAILURES_MAX:
+            raise error
+
+    def _fails(self, server: Server, error: FoveateError, *, gone: bool = False) -> None:
+        """Judge a server by its answer. A refusal is the client's doing, and says that the server is well."""
+        if isinstance(error, UpstreamBusy) or (isinstance(error, UpstreamUnavailable) and not gone):
+            server.busy(now(), error.retry_after_seconds)
+        elif (gone or isinstance(error, UpstreamFailed | UpstreamUnusable)) and server.failed(
+            now(), error.detail, gone=gone
+        ):
+            self._say(f"upstream {server.config.name} is left out: {error.detail}")
+
+    def _wake(self) -> None:
+        """Have those who wait for a place look again, in the order they came."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+
+
+async def _events(
+    response: aiohttp.ClientResponse, server: Server, work: RelayWork
+) -> AsyncGenerator[RelayEvent, None]:
+    """Yield a stream's events, held back until the first with output. Raises UpstreamFailed when it ends too early."""
+    splitter = Splitter()
+    held: list[Read] = []
+    usage: RelayUsage | None = None
+    begun = False
+    async with aclosing(http.pieces(response, server.config)) as pieces:
+        async for data in pieces:
+            payloads = splitter.feed(data)
+            found = [read(payload, work) for payload in payloads if payload != DONE]
+            for one in found:
+                usage = one.usage or usage
+                if one.error is not None:
+                    raise http.told(502, one.error, server.config.name)
+            held += found
+            begun = begun or any(one.begins for one in found)
+            done = DONE in payloads
+            if done:
+                await http.ended(response)
+                yield RelayEvent(_joined(held), _outputs(held), usage=usage or RelayUsage(), last=True)
+                return
+            if begun and held:
+                yield RelayEvent(_joined(held), _outputs(held))
+                held = []
+    raise UpstreamFailed(detail=f"{server.config.name}: its stream ended without [DONE]")
+
+
+def _joined(found: list[Read]) -> bytes:
+    return b"".join(framed(one.data) for one in found if one.data)
+
+
+def _outputs(found: list[Read]) -> tuple[int, ...]:
+    return tuple(choice for one in found for choice in one.outputs)
+
+
+def _spans(asking: _Asking) -> tuple[Span, ...]:
+    return (Span("llm_queue", asking.asked_at, asking.sent_at), Span("upstream", asking.sent_at, now()))
+
+
+def _outcome(error: FoveateError) -> Outcome:
+    if isinstance(error, UpstreamBusy | UpstreamUnavailable):
+        return "busy"
+    return "refused" if isinstance(error, UpstreamRefused) else "failed"
