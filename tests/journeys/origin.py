@@ -20,7 +20,7 @@ def content(picture: DataRef) -> bytes:
 
 
 class Origin:
-    """Answers every path with ``body``, once ``open`` is set; counts what was asked."""
+    """Answers every path with ``body``, once ``open`` is set, but ``/hop`` with a redirect; counts what was asked."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -29,16 +29,24 @@ class Origin:
         self.open = asyncio.Event()
         self.early = 0
         """Bytes that are sent before."""
+        self.breaking = False
+        """Whether the connection is lost after them."""
 
     def url(self, path: str = "a.png") -> UrlRef:
         return UrlRef(f"http://127.0.0.1:{self.port}/{path}")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
+        if request.path == "/hop":
+            raise web.HTTPFound("/a.png")
         if self.early:
             reply = web.StreamResponse(headers={"content-type": "image/png"})
             await reply.prepare(request)
             await reply.write(self.body[: self.early])
+            if self.breaking:
+                assert request.transport is not None
+                request.transport.close()
+                return reply
             await self.open.wait()
             await reply.write(self.body[self.early :])
             return reply

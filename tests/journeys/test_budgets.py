@@ -12,6 +12,7 @@ from tests.journeys.origin import content, origin
 
 from foveate.core.budget import Adjustment, Caller
 from foveate.core.errors import (
+    FetchFailed,
     FetchTimeout,
     FoveateError,
     HouseFull,
@@ -27,6 +28,7 @@ from foveate.journey.places import Places
 from foveate.journey.service import Journey
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import Observer
+from foveate.observe.records import Arrival, LedgerRecord
 from foveate.observe.request_log import RequestLog
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -202,6 +204,26 @@ async def test_a_tier_s_fetch_time_ends_its_wait_and_nobody_else_s(service: Jour
         assert (await patient).text == "A red circle."
         assert serving.asked == 1
         assert nothing_held(journey)
+
+
+async def test_how_far_a_fetch_came_is_recorded_although_it_failed(service: Journey) -> None:
+    ended: list[LedgerRecord] = []
+
+    class Recording(Observer):
+        def ended(self, record: LedgerRecord) -> None:
+            ended.append(record)
+            super().ended(record)
+
+    recording = Recording(service.tools.metrics, None)
+    async with origin(service, content(picture(RED)), **house(), observer=recording) as (serving, journey):
+        serving.early, serving.breaking = 300, True
+        with pytest.raises(FetchFailed):
+            await ask(journey, request(serving.url("hop"), serving.url("hop")))
+        assert serving.asked == 3, "a redirect, and the picture twice"
+        assert nothing_held(journey)
+    assert [item.arrival for item in ended[0].items] == [Arrival(redirects=1, retries=1, partial_bytes=300)] * 2
+    assert ended[0].counts.redirects == 1
+    await settled(service)
 
 
 async def test_a_small_tier_s_byte_limit_does_not_fail_a_larger_one_s_fetch(service: Journey) -> None:

@@ -18,8 +18,8 @@ from foveate.core.media import DataRef, UrlRef
 from foveate.core.request import Request, VideoPart
 from foveate.journey.port import Estimate
 from foveate.journey.service import Journey
-from foveate.observe.ledger import LedgerRecord
 from foveate.observe.observer import Observer
+from foveate.observe.records import LedgerRecord
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,8 +15,8 @@ from foveate.caches.media import MediaCache
 from foveate.core.errors import MediaTooLarge, MediaUnsupported, TooManyRedirects, UrlRefused
 from foveate.decisions.freshness import NotKept
 from foveate.journey.service import Journey
-from foveate.observe.ledger import Counts, LedgerRecord
 from foveate.observe.observer import Observer
+from foveate.observe.records import Counts, LedgerRecord
 from foveate.observe.request_line import line
 from foveate.observe.request_log import RequestLog
 

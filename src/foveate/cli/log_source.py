@@ -14,9 +14,9 @@ from foveate import settings
 from foveate.core.clock import wall
 from foveate.core.errors import StartupError
 from foveate.core.stages import STAGES
-from foveate.observe.ledger import OUTCOMES
 from foveate.observe.log_query import Query, moment
 from foveate.observe.log_reader import LogReader
+from foveate.observe.records import OUTCOMES
 
 PIPED_WIDTH = 200
 """Columns where the output is no terminal: enough that no id is cut."""

@@ -16,7 +16,7 @@ from foveate.journey import job_of, prepare
 from foveate.journey.port import Unpacked, Usage
 from foveate.journey.relayed import pass_on
 from foveate.journey.s7_generate import generate
-from foveate.observe.ledger import Outcome, outcome_of
+from foveate.observe.records import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from foveate.journey.service import Journey

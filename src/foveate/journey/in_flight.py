@@ -17,6 +17,7 @@ from typing import Final, Literal, get_args
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import FoveateError, HouseFull, MediaTotalTooLarge
 from foveate.decisions.budget import judge_arriving_bytes
+from foveate.media.transport import Progress
 
 Quantity = Literal["bytes", "pixels", "visual_tokens"]
 QUANTITIES: Final[tuple[Quantity, ...]] = get_args(Quantity)
@@ -119,16 +120,21 @@ class NoRoom(Exception):
 class Transfer:
     """Bytes on their way: they count for the server as they come, and no more once the context is left; who takes them is charged then.
 
-    Each request that waits for them judges them as if it had been charged already (:class:`Wait`).
+    Each request that waits for them judges them as if it had been charged already (:class:`Wait`). ``came`` is how many they were, and
+    stays known; ``progress`` is how they came.
     """
 
     def __init__(self, accounts: InFlight, name: Hashable) -> None:
         self._accounts = accounts
         self._name = name
         self.size = 0
+        self.came = 0
+        self.progress = Progress()
 
     def __enter__(self) -> Transfer:
         self._accounts._transfers[self._name] = self
+        for wait in self._accounts._waits.get(self._name, ()):
+            wait.transfer = self
         return self
 
     def __exit__(
@@ -147,6 +153,7 @@ class Transfer:
             raise NoRoom(self.size + size)
         self._accounts._used["bytes"] = used
         self.size += size
+        self.came = self.size
         for wait in tuple(self._accounts._waits.get(self._name, ())):
             wait.grow(size)
 
@@ -155,7 +162,7 @@ class Wait:
     """A request's wait for a transfer: while it lasts, what arrives counts for the request and its tenant beside what they were charged.
 
     ``refuse`` is called, perhaps more than once, with the error of a request for which that has become too much; the transfer itself goes
-    on as long as anybody else waits for it.
+    on as long as anybody else waits for it. ``transfer`` is the one waited for last, once it has begun.
     """
 
     def __init__(self, charge: Charge, name: Hashable, refuse: Callable[[FoveateError], None]) -> None:
@@ -164,15 +171,17 @@ class Wait:
         self._name = name
         self._refuse = refuse
         self._size = 0
+        self._counts = False
+        self.transfer: Transfer | None = None
 
     def __enter__(self) -> Wait:
         waits = self._accounts._waits.setdefault(self._name, {})
         # Two parts of a request may name the same URL: what arrives is there once.
-        if all(other._charge is not self._charge for other in waits):
-            waits[self] = None
-            arrived = self._accounts._transfers.get(self._name)
-            if arrived is not None:
-                self.grow(arrived.size)
+        self._counts = all(other._charge is not self._charge for other in waits)
+        waits[self] = None
+        self.transfer = self._accounts._transfers.get(self._name)
+        if self.transfer is not None:
+            self.grow(self.transfer.size)
         return self
 
     def __exit__(
@@ -186,6 +195,8 @@ class Wait:
 
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes, and refuse the request where that is too much."""
+        if not self._counts:
+            return
         self._size += size
         self._charge._arrive(size)
         try:

@@ -28,7 +28,7 @@ from foveate.core.stages import Span
 from foveate.decisions.budget import judge_item_bytes
 from foveate.journey.arena_sink import ArenaSink
 from foveate.journey.holds import Lease, SlotHold
-from foveate.journey.in_flight import NoRoom
+from foveate.journey.in_flight import NoRoom, Transfer
 from foveate.journey.job import Got, Item, Job, Wanted
 from foveate.journey.recall import find
 from foveate.journey.room import take
@@ -37,6 +37,7 @@ from foveate.media.data_url import decode_data_url
 from foveate.media.fetch import Fetched
 from foveate.media.probe import is_media
 from foveate.media.shelf import Shelf
+from foveate.observe.records import Arrival
 from foveate.observe.table import FetchOutcome
 from foveate.runtime.arena import aligned
 
@@ -84,6 +85,13 @@ def _note_excess(error: FoveateError, job: Job) -> None:
         counts.largest_item_bytes = max(counts.largest_item_bytes, int(error.actual))
     elif error.limit_name == "max_redirects":
         counts.redirects = max(counts.redirects, int(error.actual))
+
+
+def _note_arrival(item: Item, job: Job, transfer: Transfer, *, whole: bool) -> None:
+    """Note how far a transfer came, above all where it failed: there is nothing else to tell it by."""
+    progress, counts = transfer.progress, job.ledger.counts
+    item.ledger.arrived(Arrival(progress.redirects, progress.retries, None if whole else transfer.came))
+    counts.redirects = max(counts.redirects, progress.redirects)
 
 
 def _take_inline(item: Item, job: Job, reference: InlineRef) -> None:
@@ -139,10 +147,12 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
             refusals.append(error)
             scope.reschedule(asyncio.get_running_loop().time())
 
+    waiting = job.charged.wait(wanted, refuse)
+    got: Got | None = None
     try:
         # The transfer may serve others, whose tiers give it more time, so it is not ended here; this request only waits no longer.
         async with asyncio.timeout(max(job.fetching_since + seconds_max - now(), 0)) as scope:
-            with job.charged.wait(wanted, refuse):
+            with waiting:
                 got, shared = await tools.fetches.share(
                     wanted,
                     start=lambda: _transfer(wanted, job.request.caller.tenant, tools),
@@ -161,6 +171,10 @@ async def _fetch_url(item: Item, job: Job, tools: Tools) -> None:
     except NoRoom as stopped:
         others = {other.wanted for other in job.items if other.wanted is not None and other.blob is None} - {wanted}
         raise job.charged.no_room(stopped.size + tools.in_flight.arriving(others)) from stopped
+    finally:
+        if waiting.transfer is not None:
+            _note_arrival(item, job, waiting.transfer, whole=got is not None)
+    assert got is not None
     item.hold, item.source = got.hold, got.source
     item.blob = Blob(got.hold.slot, got.digest)
     # At once, or what is here would be nobody's while its header is read.
@@ -183,9 +197,10 @@ async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
     """
     outcome: FetchOutcome | None = "cancelled"
     shelf = Shelf(tools.media_cache, wanted.scope, shared=not tools.limits.caches_per_tenant)
+    counted = tools.in_flight.transfer(wanted)
     try:
         with (
-            tools.in_flight.transfer(wanted) as counted,
+            counted,
             ArenaSink(tools.arena, wanted.bytes_max, take=partial(take, tools), grow=counted.grow) as sink,
         ):
             fetched = await tools.fetcher.fetch(
@@ -195,6 +210,7 @@ async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
                 redirects_max=wanted.redirects_max,
                 tenant=tenant,
                 shelf=shelf,
+                progress=counted.progress,
             )
             got = _received(fetched, sink, tools)
         outcome = _SOURCES[got.source]
@@ -207,6 +223,7 @@ async def _transfer(wanted: Wanted, tenant: str, tools: Tools) -> Got:
     finally:
         if outcome is not None:
             tools.metrics.count("foveate_fetches_total", outcome)
+        tools.metrics.count("foveate_fetch_retries_total", amount=counted.progress.retries)
     return got
 
 

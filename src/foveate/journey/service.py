@@ -30,7 +30,8 @@ from foveate.journey.upload import Upload
 from foveate.media.headers.container import VIDEO_FORMATS
 from foveate.media.messages import JobFailed, Unpack, UnpackDone
 from foveate.models.unknown import CONTEXT_UNKNOWN
-from foveate.observe.ledger import Outcome, RequestLedger
+from foveate.observe.ledger import RequestLedger
+from foveate.observe.records import Outcome
 
 UNKNOWN_TOKENS: Final = ("max_visual_tokens", "max_tenant_visual_tokens", SERVER_LIMITS["visual_tokens"])
 """The limits that cannot be kept where nobody here knows what media cost in tokens."""

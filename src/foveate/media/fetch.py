@@ -15,7 +15,7 @@ import logging
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -91,12 +91,11 @@ class _Walk:
     redirects_max: int
     tenant: str
     shelf: Shelf
-    redirects: int = 0
+    progress: Progress
     asked_in_vain: bool = False
     """Whether a conditional request was answered about something else: once is enough."""
     addresses: list[IpAddress] | None = None
     """Where this hop goes: looked up and judged once, for its retry too."""
-    progress: Progress = field(default_factory=Progress)
 
 
 class Fetcher:
@@ -145,24 +144,26 @@ class Fetcher:
         redirects_max: int,
         tenant: str,
         shelf: Shelf = NOTHING_KEPT,
+        progress: Progress | None = None,
     ) -> Fetched:
         """Stream the body behind ``url``, which ``policy`` parsed, into ``sink``, or find it on the ``shelf``.
 
         ``policy`` judges every hop; it comes with the call because an operator may replace it while the server runs.
-        The transfer takes one of the places of ``tenant``. What is found on the shelf is no transfer.
+        The transfer takes one of the places of ``tenant``. What is found on the shelf is no transfer. ``progress``, which
+        is written to, tells how far it came, also where it fails.
 
         Raises UrlInvalid, UrlRefused (at any hop), FetchRejected (the origin refuses: permanent), FetchFailed (5xx,
         408, 429, broken, not reachable, lately dead), FetchTimeout (with ``limit_name`` of the limit that ran out),
         QueueFull, and whatever the sink raises (MediaTooLarge).
         """
-        walk = _Walk(sink, policy, redirects_max, tenant, shelf)
+        walk = _Walk(sink, policy, redirects_max, tenant, shelf, progress or Progress())
         started, seconds = now(), self._limits.total_seconds_max
         try:
             async with asyncio.timeout(seconds):
                 digest, found, offer = await self._follow(url, walk)
         except TimeoutError:
             raise _too_slow(walk.progress, started, seconds) from None
-        return Fetched(digest, walk.redirects, found, offer)
+        return Fetched(digest, walk.progress.redirects, found, offer)
 
     async def aclose(self) -> None:
         """Close every connection and give the threads back. No transfer may be running."""
@@ -173,20 +174,20 @@ class Fetcher:
     async def _follow(self, url: MediaUrl, walk: _Walk) -> _Body:
         if url.scheme == "file":
             return (await self._read_file(url, walk)).digest, None, None
-        retried = False
         seen = {(url.scheme, url.authority, url.target)}
         while True:
             walk.progress.where = str(url)
             try:
                 result = await self._hop(url, walk)
             except Broken as broken:
-                if retried:
+                if walk.progress.retries:
                     raise broken.error from None
-                retried = True
+                walk.progress.retries += 1
                 log.info("media fetch broke, trying once more: %s", broken.error)
                 walk.sink.reset()
                 walk.progress.begin("recovering from a broken connection")
-                await asyncio.sleep(RETRY_PAUSE_SECONDS)
+                if not broken.stale:
+                    await asyncio.sleep(RETRY_PAUSE_SECONDS)
                 continue
             if isinstance(result, tuple):
                 return result
@@ -199,9 +200,9 @@ class Fetcher:
                 raise TooManyRedirects(
                     "The media could not be fetched: its origin redirects in a circle.", detail=str(url)
                 )
-            if walk.redirects >= walk.redirects_max:
+            if walk.progress.redirects >= walk.redirects_max:
                 raise _redirects_too_often(url, walk)
-            walk.redirects += 1
+            walk.progress.redirects += 1
             seen.add(place)
 
     async def _hop(self, url: MediaUrl, walk: _Walk) -> _Body | str | None:
@@ -307,5 +308,5 @@ def _redirects_too_often(url: MediaUrl, walk: _Walk) -> TooManyRedirects:
         detail=str(url),
         limit_name="max_redirects",
         limit=walk.redirects_max,
-        actual=walk.redirects + 1,
+        actual=walk.progress.redirects + 1,
     )

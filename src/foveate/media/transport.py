@@ -2,7 +2,8 @@
 
 The HTTP client is given the address, never the name: it cannot resolve, and its pool of connections is keyed by
 address, port and TLS name. ``Host`` and the TLS server name are those of the URL. No proxy variables, no cookies, no
-redirects followed, no compressed transfer asked for or undone here. Error details carry host and path, never a query.
+redirects followed, no request sent twice, no compressed transfer asked for or undone here. Error details carry host and
+path, never a query.
 Does not cover: which addresses may be contacted (:mod:`foveate.media.policy`), and the whole transfer's deadline.
 """
 
@@ -38,23 +39,35 @@ descriptors.
 
 
 class Broken(Exception):
-    """A transfer that may succeed when it is tried once more; carries the error to raise when it does not."""
+    """A transfer that may succeed when it is tried once more; carries the error to raise when it does not.
 
-    def __init__(self, error: FoveateError) -> None:
+    ``stale`` tells that only a connection kept from earlier was closed: nothing speaks against trying at once.
+    """
+
+    def __init__(self, error: FoveateError, *, stale: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
+        self.stale = stale
+
+
+class _Dropped(Exception):
+    """The connection was lost before an answer. No error of the HTTP client's, which on those of a kept connection sends a GET again."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a transfer is doing and since when, for the sentence when its time is up; where, for the log; and what its
-    present exchange told about the host.
+    """What a transfer is doing and since when, for the sentence when its time is up; where, for the log; what its
+    present exchange told about the host, and whether that goes over a connection kept from an earlier one; redirects
+    followed and tries after the first, for whoever asks how far it came.
     """
 
     doing: str = "starting"
     where: str = ""
     since: float = field(default_factory=now)
     sign: Sign = "none"
+    reused: bool = False
+    redirects: int = 0
+    retries: int = 0
 
     def begin(self, doing: str) -> None:
         """The next part begins, with its own time."""
@@ -90,7 +103,7 @@ class Transport:
         self._tls = tls or ssl.create_default_context()
         self._proxy = proxy
         self._names = _ProxyName(proxy, resolver)
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     @asynccontextmanager
     async def answer(
@@ -102,8 +115,9 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a GET to the first of ``addresses`` that takes a connection and hold the response.
 
-        ``condition`` is a field that makes it a conditional one. No addresses: the proxy gets the name. Translates every failure of the
-        client, in the block too. Raises FetchTimeout, FetchFailed, Broken.
+        ``condition`` is a field that makes it a conditional one. No addresses: the proxy gets the name. It is sent once; a try after the
+        first has a connection of its own. Translates every failure of the client, in the block too. Raises FetchTimeout, FetchFailed,
+        Broken.
         """
         try:
             response = await self._connect(url, addresses, progress, condition)
@@ -128,19 +142,22 @@ class Transport:
         except aiohttp.ClientHttpProxyError as error:
             public = "The media could not be fetched: this server's proxy does not connect to its origin."
             raise FetchFailed(public, detail=f"{_describe(url, error)} {error.status}") from None
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            _tell(progress, "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "silent")
+        except (_Dropped, aiohttp.ClientPayloadError, aiohttp.ClientOSError) as error:
+            # Closing a connection that was idle is an origin's right, and tells nothing about the host.
+            stale = progress.reused and isinstance(error, _Dropped)
+            if not stale:
+                _tell(progress, "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "silent")
             public = "The media could not be fetched: the connection to its origin broke or was refused."
-            raise Broken(FetchFailed(public, detail=_describe(url, error))) from None
+            raise Broken(FetchFailed(public, detail=_describe(url, error)), stale=stale) from None
         except aiohttp.ClientError as error:
             public = "The media could not be fetched: its origin does not speak proper HTTP."
             raise FetchFailed(public, detail=_describe(url, error)) from None
 
     async def aclose(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
 
     async def _connect(
         self,
@@ -172,7 +189,7 @@ class Transport:
         progress.begin("connecting to its origin")
         try:
             async with asyncio.timeout(None) as first_byte:
-                return await self._client().get(
+                return await self._client(fresh=progress.retries > 0).get(
                     # Not a byte of the target may change, it may be signed: as a ready-made path, with its query, it is
                     # not looked at (an empty query would lose its question mark).
                     yarl.URL.build(scheme=url.scheme, authority=f"{host}:{url.port}", path=url.target, encoded=True),
@@ -190,25 +207,29 @@ class Transport:
             seconds = self._limits.first_byte_seconds_max
             raise timed_out("fetch.first_byte_seconds", seconds, "its origin did not answer", progress) from None
 
-    async def _connected(self, _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    async def _connected(self, _session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
         """The connection stands: from now on the answer's headers are waited for."""
         timer, progress = context.trace_request_ctx
+        progress.reused = isinstance(params, aiohttp.TraceConnectionReuseconnParams)
         progress.begin("waiting for its origin to answer")
         timer.reschedule(asyncio.get_running_loop().time() + self._limits.first_byte_seconds_max)
 
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _client(self, *, fresh: bool) -> aiohttp.ClientSession:
+        """Return the client that keeps connections, or, ``fresh``, the one that never does."""
+        session = self._sessions.get(fresh)
+        if session is None:
             connector = aiohttp.TCPConnector(
                 ssl=self._tls,
                 limit=0,  # the fetcher's gates bound the transfers; a second queue here would be unfair to hosts
                 resolver=self._names,
                 use_dns_cache=False,
-                keepalive_timeout=IDLE_SECONDS_MAX,
+                force_close=fresh,
+                keepalive_timeout=None if fresh else IDLE_SECONDS_MAX,
             )
             trace = aiohttp.TraceConfig()
             trace.on_connection_create_end.append(self._connected)
             trace.on_connection_reuseconn.append(self._connected)
-            self._session = aiohttp.ClientSession(
+            session = self._sessions[fresh] = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(
                     total=None,
@@ -220,8 +241,21 @@ class Transport:
                 auto_decompress=False,
                 trust_env=False,
                 trace_configs=[trace],
+                middlewares=[_once],
             )
-        return self._session
+        return session
+
+
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Send a request once. The client, by itself, sends a GET again when a connection turns out lost, and whether it was kept or new: how
+    often an origin is asked is the fetcher's to decide and to count. Raises _Dropped instead, which the client lets pass.
+    """
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise  # nothing was sent
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _Dropped(_name(error)) from None
 
 
 class _ProxyName(aiohttp.abc.AbstractResolver):
@@ -268,5 +302,11 @@ def _literal(address: IpAddress) -> str:
 
 def _describe(url: MediaUrl, error: Exception) -> str:
     """Name what happened without the client library's own text, which may hold the URL's query."""
+    if isinstance(error, _Dropped):
+        return f"{url}: {error}"
+    return f"{url}: {_name(error)}"
+
+
+def _name(error: Exception) -> str:
     cause = error.strerror if isinstance(error, OSError) and error.strerror else ""
-    return f"{url}: {type(error).__name__} {cause}".rstrip()
+    return f"{type(error).__name__} {cause}".rstrip()

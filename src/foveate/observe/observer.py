@@ -7,8 +7,9 @@ import msgspec
 from foveate.core.budget import Caller
 from foveate.core.errors import FoveateError
 from foveate.core.stages import Stage
-from foveate.observe.ledger import Breakdown, Counts, LedgerRecord, RequestLedger, outcome_of
+from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
+from foveate.observe.records import Breakdown, Counts, LedgerRecord, outcome_of
 from foveate.observe.request_log import RequestLog
 from foveate.observe.table import CODE, ITEM_STAGE, LIMIT, OTHER
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from foveate.core.stages import Stage
-from foveate.observe.ledger import Counts, ItemRecord, LedgerRecord
+from foveate.observe.records import Arrival, Counts, ItemRecord, LedgerRecord
 from foveate.observe.redact import redact_text
 from foveate.observe.spending import QUANTITIES, Spent
 
@@ -20,6 +20,7 @@ LINE_BYTES_MAX: Final = 2046
 NAME_MAX: Final = 96
 HOST_MAX: Final = 64
 TENANT_MAX: Final = 64
+_NO_ARRIVAL: Final = Arrival()
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -27,9 +28,10 @@ class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """One picture or video in a line: its own durations, whether or not it was on the critical path.
 
     What did not happen is absent. ``starts_ms`` says when the stages that are there first began, in the order of the fields, counted
-    from the request's arrival; a stage may have paused in between (a video's groups of frames). ``found`` and what follows say what
-    spared the work and what it took (:class:`foveate.observe.ledger.ItemRecord`). ``source``: its bytes came out of
-    the media cache, as they were (``cache``) or after its origin was asked (``revalidated``).
+    from the request's arrival; a stage may have paused in between (a video's groups of frames). ``redirects`` to ``partial_bytes`` say how
+    far a fetch came (:class:`foveate.observe.records.Arrival`), ``found`` and what follows what spared the work and what it took
+    (:class:`foveate.observe.records.ItemRecord`). ``source``: its bytes came out of the media cache, as they were (``cache``) or after its
+    origin was asked (``revalidated``).
     """
 
     index: int
@@ -42,6 +44,9 @@ class ItemLine(msgspec.Struct, frozen=True, omit_defaults=True):
     vision_encode_ms: float | None = None
     embedding_transfer_ms: float | None = None
     host: str | None = None
+    redirects: int = 0
+    retries: int = 0
+    partial_bytes: int | None = None
     found: str | None = None
     fetch_bytes: int | None = None
     media_cpu_ms: float | None = None
@@ -68,7 +73,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     ``time`` is when the request ended (ISO 8601, UTC). Durations are milliseconds; where there was a first token, the
     stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``error`` and ``limit_name`` say why it was not
     answered, or, where it was only estimated, the first reason why it would not be. The counts, from ``images`` to
-    ``adjustments``, are those of :class:`foveate.observe.ledger.Counts`: every quantity that the budget of ``tier`` limits.
+    ``adjustments``, are those of :class:`foveate.observe.records.Counts`: every quantity that the budget of ``tier`` limits.
     ``fetch_bytes`` to ``cache_saved_ms`` are what it took (:class:`foveate.observe.spending.Spent`), items included.
     ``starts_ms`` says when the stages that are not null began, in the order of the fields, counted from the request's arrival, and
     ``critical`` which item's stages they are. ``items`` lists at most ITEMS_MAX pictures, those that were ready last, and fewer where a
@@ -214,6 +219,7 @@ def _item(item: ItemRecord) -> ItemLine:
         value = item.stages.get(stage)
         return None if value is None else round(value, 3)
 
+    arrival = item.arrival or _NO_ARRIVAL
     return ItemLine(
         index=item.index,
         ready_ms=None if item.ready_ms is None else round(item.ready_ms, 3),
@@ -225,6 +231,9 @@ def _item(item: ItemRecord) -> ItemLine:
         vision_encode_ms=ms("vision_encode"),
         embedding_transfer_ms=ms("embedding_transfer"),
         host=item.host[:HOST_MAX] if item.host else None,
+        redirects=arrival.redirects,
+        retries=arrival.retries,
+        partial_bytes=arrival.partial_bytes,
         found=item.found,
         fetch_bytes=item.spent.fetch_bytes or None,
         media_cpu_ms=round(item.spent.media_cpu_ms, 3) or None,

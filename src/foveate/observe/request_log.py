@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from foveate.core import clock
-from foveate.observe.ledger import LedgerRecord
 from foveate.observe.line_file import LineFile
 from foveate.observe.logging import get_logger
+from foveate.observe.records import LedgerRecord
 from foveate.observe.request_line import encoded
 
 _BATCH_MAX: Final = 256

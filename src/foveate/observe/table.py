@@ -21,7 +21,7 @@ from foveate.core.stages import STAGES, Modality
 from foveate.decisions.budget import SERVER_LIMITS
 from foveate.decisions.eviction import EVICTION_REASONS
 from foveate.decisions.freshness import NOT_KEPT
-from foveate.observe.ledger import OUTCOMES
+from foveate.observe.records import OUTCOMES
 
 FetchOutcome = Literal["fetched", "not_modified", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
 FETCH_OUTCOMES: Final[tuple[FetchOutcome, ...]] = get_args(FetchOutcome)
@@ -207,6 +207,9 @@ def _parts() -> list[Metric]:
         read(media, "aliases", "gauge", "Clients' own names for media (uuid) that are bound."),
         Metric(media, "foveate_alias_uses_total", "counter", "Media named by a uuid instead of sent.", (uses,)),
         Metric(media, "foveate_fetches_total", "counter", "Media fetches over the network.", (fetches,)),
+        Metric(
+            media, "foveate_fetch_retries_total", "counter", "Fetches tried once more: a lost connection, or a 5xx."
+        ),
         read(
             media,
             "bad_media_refusals_total",

@@ -18,6 +18,7 @@ from foveate.media.fetch import Fetcher, FetchLimits
 from foveate.media.policy import UrlPolicy
 from foveate.media.proxy import Proxy
 from foveate.media.resolve import Resolver
+from foveate.media.transport import Progress
 
 BODY = bytes(range(256)) * 1000
 Answer = Callable[["Site", str, asyncio.StreamWriter], Awaitable[None]]
@@ -167,9 +168,14 @@ class Bound:
     def __init__(self, fetcher: Fetcher, policy: UrlPolicy, redirects_max: int) -> None:
         self.fetcher, self.policy, self.redirects_max = fetcher, policy, redirects_max
 
-    async def fetch(self, url: str, sink: Buffer, *, tenant: str = "t") -> Arrived:
+    async def fetch(self, url: str, sink: Buffer, *, tenant: str = "t", progress: Progress | None = None) -> Arrived:
         found = await self.fetcher.fetch(
-            self.policy.parse(url), sink, policy=self.policy, redirects_max=self.redirects_max, tenant=tenant
+            self.policy.parse(url),
+            sink,
+            policy=self.policy,
+            redirects_max=self.redirects_max,
+            tenant=tenant,
+            progress=progress,
         )
         return Arrived(found.digest, sink.size, found.redirects)
 

@@ -38,6 +38,7 @@ from foveate.core.errors import (
     UrlRefused,
 )
 from foveate.media.fetch import FetchLimits
+from foveate.media.transport import Progress
 
 # --------------------------------------------------------------------------------------------------------------- plain
 # fetches
@@ -247,6 +248,79 @@ async def test_an_origin_that_always_breaks_is_asked_twice() -> None:
     assert len(site.heads) == 2
 
 
+class Dropping:
+    """Answers the first requests of each connection, and drops it at the one after: an origin, or what stands before it, that does not
+    keep what it left open.
+    """
+
+    def __init__(self, answered: int) -> None:
+        self._answered = answered
+        self._seen: dict[asyncio.StreamWriter, int] = {}
+
+    async def __call__(self, site: Site, target: str, writer: asyncio.StreamWriter) -> None:
+        self._seen[writer] = self._seen.get(writer, 0) + 1
+        if self._seen[writer] > self._answered:
+            raise ConnectionResetError
+        await answering()(site, target, writer)
+
+
+async def test_a_kept_connection_that_is_dropped_costs_one_more_request_on_a_new_one() -> None:
+    async with Site(Dropping(1)) as site:
+        site.keep_open = True
+        async with fetcher_for(site) as fetcher:
+            # Two connections are left open, so that a retry over a kept one would meet the second and fail.
+            await asyncio.gather(*(fetcher.fetch(site.url(), Buffer()) for _ in range(2)))
+            assert (len(site.heads), site.connections) == (2, 2)
+            progress = Progress()
+            sink = Buffer()
+            await fetcher.fetch(site.url(), sink, progress=progress)
+    assert bytes(sink.data) == BODY
+    assert (len(site.heads), site.connections) == (4, 3)
+    assert progress.retries == 1
+
+
+async def test_an_origin_that_drops_kept_and_new_connections_is_asked_twice_and_no_more() -> None:
+    """The HTTP client would send a third GET by itself: a signed or counted URL is used up by it, and nobody would know."""
+    answers = [answering()]
+
+    async def answer(site: Site, target: str, writer: asyncio.StreamWriter) -> None:
+        if not answers:
+            raise ConnectionResetError
+        await answers.pop()(site, target, writer)
+
+    async with Site(answer) as site:
+        site.keep_open = True
+        async with fetcher_for(site) as fetcher:
+            await fetcher.fetch(site.url(), Buffer())
+            progress = Progress()
+            with pytest.raises(FetchFailed):
+                await fetcher.fetch(site.url(), Buffer(), progress=progress)
+    assert len(site.heads) == 1 + 2
+    assert progress.retries == 1
+
+
+async def test_dropping_kept_connections_makes_no_host_dead() -> None:
+    async with Site(Dropping(1)) as site:
+        site.keep_open = True
+        async with fetcher_for(site, limits=FetchLimits(dead_host_failures=1, dead_host_seconds=0.2)) as fetcher:
+            for _ in range(2):
+                await fetcher.fetch(site.url(), Buffer())
+                await asyncio.sleep(0.3)  # what it answered so long ago speaks for it no more
+    assert len(site.heads) == 3
+
+
+async def test_how_far_a_fetch_came_is_told_where_it_fails() -> None:
+    async def answer(site: Site, target: str, writer: asyncio.StreamWriter) -> None:
+        await (redirecting("/a", "/b") if len(site.heads) < 3 else answering(b"no", "404 Gone"))(site, target, writer)
+
+    async with Site(answer) as site, fetcher_for(site) as fetcher:
+        site.keep_open = True
+        progress = Progress()
+        with pytest.raises(FetchRejected):
+            await fetcher.fetch(site.url(), Buffer(), progress=progress)
+    assert (progress.redirects, progress.retries) == (2, 0)
+
+
 async def test_nobody_listening() -> None:
     async with Site(answering()) as site:
         port = site.port
@@ -392,6 +466,7 @@ async def test_no_query_string_password_or_payload_is_ever_logged_or_told(
     asyncio.get_running_loop().set_debug(True)
     limits = FetchLimits(first_byte_seconds_max=0.2)
     async with Site(SECRET_PAGES[page]) as site, fetcher_for(site, limits=limits, redirects_max=4) as fetcher:
+        site.keep_open = page.startswith("redirecting")
         with pytest.raises(FoveateError) as caught:
             await fetcher.fetch(site.url("/x.jpg?X-Amz-Signature=SECRET"), Buffer())
     for text in (caplog.text, caught.value.public, caught.value.detail, repr(caught.value), str(caught.value)):

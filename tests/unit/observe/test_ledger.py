@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from foveate.core import clock
 from foveate.core.errors import EngineFailed, InvalidPart, QueueFull, error_classes
 from foveate.core.stages import STAGES, Span
-from foveate.observe.ledger import OUTCOMES, Breakdown, RequestLedger, outcome_of
+from foveate.observe.ledger import RequestLedger
+from foveate.observe.records import OUTCOMES, Breakdown, outcome_of
 from foveate.observe.spending import Spent
 
 

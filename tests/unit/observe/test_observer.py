@@ -7,9 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foveate.core.errors import BodyTooLarge, HouseFull, Unauthenticated
 from foveate.core.stages import STAGES, Span
-from foveate.observe.ledger import Outcome, RequestLedger
+from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import KvPrefix, Observer
+from foveate.observe.records import Outcome
 from foveate.observe.request_log import RequestLog
 
 

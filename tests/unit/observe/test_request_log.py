@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from foveate.core.stages import STAGES, Span, Stage
-from foveate.observe.ledger import LedgerRecord, RequestLedger
+from foveate.observe.ledger import RequestLedger
+from foveate.observe.records import Arrival, LedgerRecord
 from foveate.observe.request_line import ITEMS_MAX, encoded, line
 from foveate.observe.request_log import RequestLog
 
@@ -103,6 +104,18 @@ def test_starts_make_a_waterfall() -> None:
     assert found.starts_ms == sorted(found.starts_ms)
     assert found.starts_ms[1] == pytest.approx(12.346, abs=0.001), "the fetch began when the place was had"
     assert (found.critical, [item.starts_ms[0] for item in found.items]) == (0, [12.346, 12.346])
+
+
+def test_how_far_a_fetch_came_is_in_its_item_and_absent_where_there_was_none() -> None:
+    ledger = RequestLedger(request_id="r", model="m", received_at=0.0, images=4)
+    for index, arrival in enumerate((Arrival(2, 1, 1234), Arrival(0, 0, 0), Arrival(1))):
+        ledger.item(index).arrived(arrival)
+    ended = ledger.end("failed", error_code="media_fetch_failed", at=1.0)
+    assert json.loads(msgspec.json.encode(line(ended, 0.0)))["items"] == [
+        {"index": 0, "redirects": 2, "retries": 1, "partial_bytes": 1234},
+        {"index": 1, "partial_bytes": 0},
+        {"index": 2, "redirects": 1},
+    ]
 
 
 def test_names_from_the_client_are_cut() -> None:
