@@ -12,7 +12,7 @@ from starlette.responses import Response
 from foveate.api import documentation
 from foveate.api.routing import Row, json_reply
 from foveate.core.errors import InvalidParameter, RouteNotFound
-from foveate.journey.cache_port import CachedKeys, CacheOperator, CachesReport, Curve, Dropped
+from foveate.journey.cache_port import CachedKeys, CachedMedia, CacheOperator, CachesReport, Curve, Dropped
 from foveate.journey.port import Service
 from foveate.observe.table import CacheName
 
@@ -31,6 +31,10 @@ _VERSION: Final = documentation.in_query(
     "version", {"type": "string", "minLength": 1}, "A processor version or encoder version.", required=True
 )
 
+_HOST: Final = documentation.in_query(
+    "host", {"type": "string", "minLength": 1}, "A host, as the list of media has it.", required=True
+)
+
 
 class CacheRoutes:
     """The handlers. ``check`` refuses whoever is no admin."""
@@ -42,7 +46,8 @@ class CacheRoutes:
     async def caches(self, request: Request) -> Response:
         """Tell of each cache what it holds, what became of its look-ups and what its hits saved.
 
-        `kv_prefix` is the engine's own prefix cache, as far as the engine reports it. The three share nothing, and no figure joins them.
+        `media` is the optional cache of fetched bytes, `kv_prefix` the engine's own prefix cache, as far as the engine reports it. The four
+        share nothing, and no figure joins them.
         """
         return json_reply(self._operator(request).report())
 
@@ -71,11 +76,31 @@ class CacheRoutes:
             raise InvalidParameter("The version to drop is missing.", param="version")
         return json_reply(await operator.drop_version(_cache(request), version))
 
+    async def cached_media(self, request: Request) -> Response:
+        """List the fetched media used most often, by host and path, and for how long their origins declared them fresh."""
+        return json_reply(await self._operator(request).hottest_media(limit_of(request)))
+
+    async def drop_cached_medium(self, request: Request) -> Response:
+        """Drop what one URL answered. Requests that use it are not harmed; its bytes are free when they have ended."""
+        return json_reply(await self._operator(request).drop_medium(request.path_params["name"]))
+
+    async def drop_cached_host(self, request: Request) -> Response:
+        """Drop everything that was fetched from a host."""
+        operator = self._operator(request)
+        host = request.query_params.get("host", "")
+        if not host:
+            raise InvalidParameter("The host to drop is missing.", param="host")
+        return json_reply(await operator.drop_host(host))
+
     def table(self) -> list[Row]:
         """Return the routes: method, path, handler, options."""
-        of, document = "/admin/caches/{cache}", _documented
+        of, media, document = "/admin/caches/{cache}", "/admin/caches/media", _documented
         return [
             ("GET", "/admin/caches", self.caches, documentation.reading(CachesReport)),
+            # Before those whose {cache} would take its name.
+            ("GET", f"{media}/keys", self.cached_media, document(CachedMedia, LIMIT, failing=(400,))),
+            ("DELETE", f"{media}/keys/{{name}}", self.drop_cached_medium, document(Dropped, _NAME, failing=(404,))),
+            ("DELETE", media, self.drop_cached_host, document(Dropped, _HOST, failing=(400,))),
             ("GET", f"{of}/keys", self.cache_keys, document(CachedKeys, _CACHE, LIMIT, failing=(400, 404))),
             ("GET", f"{of}/curve", self.cache_curve, document(Curve, _CACHE, failing=(404,))),
             ("DELETE", f"{of}/keys/{{name}}", self.drop_cache_key, document(Dropped, _CACHE, _NAME, failing=(404,))),
@@ -94,7 +119,7 @@ def _documented(reply: type[msgspec.Struct], *places: dict[str, Any], failing: t
 def _cache(request: Request) -> CacheName:
     name = _NAMES.get(request.path_params["cache"])
     if name is None:
-        raise RouteNotFound(f"There is no such cache; there are {' and '.join(_NAMES)}.")
+        raise RouteNotFound(f"There is no such cache, or it cannot be asked that; there are {' and '.join(_NAMES)}.")
     return name
 
 

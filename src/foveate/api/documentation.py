@@ -19,7 +19,7 @@ from foveate.api.estimation import EstimateReply
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.budget import TIER_HEADER
 from foveate.core.errors import StartupError, error_classes
-from foveate.journey.cache_port import Aliases, CachedKeys, CachesReport, Curve, Dropped, Forgotten
+from foveate.journey.cache_port import Aliases, CachedKeys, CachedMedia, CachesReport, Curve, Dropped, Forgotten
 from foveate.journey.port import Reloaded, RulesInForce
 
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -41,6 +41,7 @@ REPLIES: Final = (
     RulesInForce,
     CachesReport,
     CachedKeys,
+    CachedMedia,
     Curve,
     Dropped,
     Aliases,

@@ -17,7 +17,8 @@ from foveate.journey.port import Estimate, ItemEstimate
 
 class ItemReply(msgspec.Struct, frozen=True):
     """The price of one medium, in prompt order. ``part`` is the content part's index in its message; what is null is not known, because
-    of ``error``. The two ``…_cached`` tell what the caches hold now.
+    of ``error``. ``processor_cached`` and ``encoder_cached`` tell what those caches hold now,
+    ``media_cached`` that its bytes came out of the media cache.
     """
 
     part: int
@@ -32,6 +33,7 @@ class ItemReply(msgspec.Struct, frozen=True):
     visual_tokens: int | None
     processor_cached: bool
     encoder_cached: bool
+    media_cached: bool
     error: ErrorBody | None
 
 
@@ -98,5 +100,6 @@ def _item_reply(item: ItemEstimate) -> ItemReply:
         visual_tokens=item.visual_tokens,
         processor_cached=item.processor_cached,
         encoder_cached=item.encoder_cached,
+        media_cached=item.media_cached,
         error=None if item.error is None else told(item.error.error()),
     )

@@ -1,10 +1,11 @@
 """What an operator may ask of the caches: the part of the service behind ``/admin/caches``.
 
-Each cache answers for itself; no figure joins them.
+Each cache answers for itself; no figure joins them. The media cache has questions of its own: its keys are URLs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from foveate.core.media import ImageOptions
 from foveate.decisions.cache_sizing import Advice
 from foveate.decisions.eviction import CacheStats, PolicyName
+from foveate.decisions.freshness import NotKept
 from foveate.observe.observer import KvPrefix
 from foveate.observe.table import CacheName
 
@@ -27,6 +29,16 @@ class CacheReport(CacheStats, frozen=True, kw_only=True):
     hit_ratio: float | None
 
 
+class MediaCacheReport(CacheReport, frozen=True, kw_only=True):
+    """The media cache. A look-up that asked its origin is a miss where the body came, and neither where it had not changed (``unchanged``);
+    ``hit_ratio`` counts those with the look-ups. ``changed`` are the misses that had asked. ``not_kept`` counts bodies by what forbade it.
+    """
+
+    unchanged: int
+    changed: int
+    not_kept: Mapping[NotKept, int]
+
+
 class BadMediaReport(msgspec.Struct, frozen=True):
     """Media that could not be decoded: how many are remembered for some seconds, and how often one was refused at once since the start."""
 
@@ -35,10 +47,11 @@ class BadMediaReport(msgspec.Struct, frozen=True):
 
 
 class CachesReport(msgspec.Struct, frozen=True):
-    """The two caches of the server and, apart from them, what the engine said of its own. Versions are those that serve now."""
+    """The caches of the server and, apart from them, what the engine said of its own. Versions are those that serve now."""
 
     processor: CacheReport
     encoder: CacheReport
+    media: MediaCacheReport
     kv_prefix: KvPrefix
     bad_media: BadMediaReport
     processor_version: str
@@ -71,6 +84,35 @@ class CachedKeys(msgspec.Struct, frozen=True):
     cache: CacheName
     entries: int
     keys: tuple[CachedKey, ...]
+
+
+class CachedMedium(msgspec.Struct, frozen=True):
+    """One entry of the media cache. ``host`` and the beginning of ``path`` say what it is; a query is never told. ``digest`` is the BLAKE3
+    of the content.
+
+    ``fresh_seconds`` is how long it may still be used unasked, 0 if its time is up; ``revalidates``: its origin can then be asked whether
+    it has changed. The others as in :class:`CachedKey`.
+    """
+
+    name: str
+    host: str
+    path: str
+    digest: str
+    scope: str
+    bytes: int
+    hits: int
+    in_use: bool
+    saves_ms: float
+    fresh_seconds: float
+    revalidates: bool
+    last_used_at: float
+
+
+class CachedMedia(msgspec.Struct, frozen=True):
+    """The hottest entries of the media cache, most hits first. ``entries`` is how many there are in all."""
+
+    entries: int
+    media: tuple[CachedMedium, ...]
 
 
 class Dropped(msgspec.Struct, frozen=True):
@@ -116,7 +158,7 @@ class CacheOperator(Protocol):
     """What an operator may do. One implementation (:class:`foveate.journey.operate_caches.CacheOperations`)."""
 
     def report(self) -> CachesReport:
-        """Return the state of both caches, and what the engine says of its own."""
+        """Return the state of all caches, and what the engine says of its own."""
         ...
 
     def curve(self, cache: CacheName) -> Curve:
@@ -133,6 +175,18 @@ class CacheOperator(Protocol):
 
     async def drop_version(self, cache: CacheName, version: str) -> Dropped:
         """Forget every entry that a version had a part in."""
+        ...
+
+    async def hottest_media(self, limit: int) -> CachedMedia:
+        """Return the media used most often, at most ``limit``."""
+        ...
+
+    async def drop_medium(self, name: str) -> Dropped:
+        """Forget what one URL answered. Raises CacheKeyNotFound."""
+        ...
+
+    async def drop_host(self, host: str) -> Dropped:
+        """Forget everything that came from a host."""
         ...
 
     def aliases(self, tenant: str, limit: int) -> Aliases:

@@ -232,7 +232,7 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
 def _item(part: MediaPart, item: Item | None, error: FoveateError | None, job: Job, tools: Tools) -> ItemEstimate:
     kind: Literal["image", "video"] = "video" if isinstance(part, VideoPart) else "image"
     told = ItemEstimate(part.index, part.param, kind, error=None if error is None else error.record())
-    told = replace(told, bytes=_size(part, item, error))
+    told = replace(told, bytes=_size(part, item, error), media_cached=item is not None and item.source != "origin")
     if item is None or item.header is None:
         return told
     told = replace(told, width=item.header.width, height=item.header.height, pixels=item.header.pixels * item.pictures)

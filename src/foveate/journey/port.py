@@ -95,7 +95,9 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class ItemEstimate(msgspec.Struct, frozen=True):
-    """One medium's price. What is not known, because of ``error``, is None. ``*_cached``: that cache holds it now."""
+    """One medium's price. What is not known, because of ``error``, is None. ``processor_cached`` and
+    ``encoder_cached``: that cache holds it now; ``media_cached``: its bytes came out of the media cache.
+    """
 
     part: int
     param: str
@@ -109,6 +111,7 @@ class ItemEstimate(msgspec.Struct, frozen=True):
     visual_tokens: int | None = None
     processor_cached: bool = False
     encoder_cached: bool = False
+    media_cached: bool = False
     error: ErrorRecord | None = None
 
 

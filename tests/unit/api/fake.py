@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from foveate.api.app import create_app
 from foveate.api.protocol import ConnectionLimits
 from foveate.api.server import HttpServer, bind
@@ -25,11 +27,14 @@ from foveate.journey.cache_port import (
     BadMediaReport,
     CachedKey,
     CachedKeys,
+    CachedMedia,
+    CachedMedium,
     CacheReport,
     CachesReport,
     Curve,
     Dropped,
     Forgotten,
+    MediaCacheReport,
 )
 from foveate.journey.port import (
     Answer,
@@ -131,6 +136,11 @@ IDLE = CacheReport(
     saved_ms={"vision_encode": 9.0}, policy="lru", hit_ratio=0.75,
 )  # fmt: skip
 
+MEDIUM = CachedMedium("2" * 64, "img.example", "/a.png", "d" * 64, "", 4096, 3, False, 12.5, 40.0, True, 1.0)
+FETCHED = MediaCacheReport(
+    **{**msgspec.structs.asdict(IDLE), "saved_ms": {"media_fetch": 7.0}}, unchanged=1, changed=0, not_kept={"no_store": 2},
+)  # fmt: skip
+
 
 @dataclass
 class FakeCaches:
@@ -139,7 +149,7 @@ class FakeCaches:
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def report(self) -> CachesReport:
-        return CachesReport(IDLE, IDLE, KvPrefix(4, 1, 100, 25), BadMediaReport(2, 7), "p" * 64, "e" * 64)
+        return CachesReport(IDLE, IDLE, FETCHED, KvPrefix(4, 1, 100, 25), BadMediaReport(2, 7), "p" * 64, "e" * 64)
 
     def curve(self, cache: CacheName) -> Curve:
         return Curve(cache, advise(MissRatioCurve(8192)))
@@ -157,6 +167,20 @@ class FakeCaches:
     async def drop_version(self, cache: CacheName, version: str) -> Dropped:
         self.asked.append((cache, version))
         return Dropped(0, 0)
+
+    async def hottest_media(self, limit: int) -> CachedMedia:
+        self.asked.append(("media", limit))
+        return CachedMedia(1, (MEDIUM,))
+
+    async def drop_medium(self, name: str) -> Dropped:
+        self.asked.append(("media", name))
+        if name != MEDIUM.name:
+            raise CacheKeyNotFound
+        return Dropped(1, MEDIUM.bytes)
+
+    async def drop_host(self, host: str) -> Dropped:
+        self.asked.append(("media", host))
+        return Dropped(2, 8192)
 
     def aliases(self, tenant: str, limit: int) -> Aliases:
         self.asked.append((tenant, limit))

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from tests.unit.api.fake import HOT, FakeService, serving
+from tests.unit.api.fake import HOT, MEDIUM, FakeService, serving
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import SettingsRefused
@@ -27,6 +27,9 @@ def with_keys(**fields: object) -> FakeService:
         ("GET", "/admin/caches/processor/curve"),
         ("DELETE", f"/admin/caches/encoder/keys/{HOT.name}"),
         ("DELETE", "/admin/caches/processor?version=v"),
+        ("GET", "/admin/caches/media/keys"),
+        ("DELETE", f"/admin/caches/media/keys/{MEDIUM.name}"),
+        ("DELETE", "/admin/caches/media?host=img.example"),
         ("GET", "/admin/aliases?tenant=acme"),
         ("DELETE", "/admin/aliases/acme/mine/1"),
     ],

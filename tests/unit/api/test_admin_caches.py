@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.api.fake import HOT, FakeService, serving
+from tests.unit.api.fake import HOT, MEDIUM, FakeService, serving
 from tests.unit.api.test_admin import ADMIN, with_keys
 
 
@@ -20,10 +20,13 @@ async def asking() -> AsyncIterator[tuple[httpx.AsyncClient, list[tuple[Any, ...
         yield client, service.cached.asked
 
 
-async def test_the_three_caches_are_told_apart() -> None:
+async def test_the_four_caches_are_told_apart() -> None:
     async with asking() as (client, _):
         report = (await client.get("/admin/caches")).json()
-    assert set(report) == {"processor", "encoder", "kv_prefix", "bad_media", "processor_version", "encoder_version"}
+    caches = {"processor", "encoder", "media", "kv_prefix"}
+    assert set(report) == {*caches, "bad_media", "processor_version", "encoder_version"}
+    assert (report["media"]["unchanged"], report["media"]["not_kept"]) == (1, {"no_store": 2})
+    assert report["media"]["saved_ms"] == {"media_fetch": 7.0}
     assert report["encoder"]["hit_ratio"] == 0.75
     assert report["encoder"]["evictions"] == {"capacity": 2}
     assert report["encoder"]["saved_ms"] == {"vision_encode": 9.0}
@@ -59,6 +62,26 @@ async def test_one_key_or_one_version_is_dropped() -> None:
         assert len(asked) == 3
 
 
+async def test_media_are_listed_by_where_they_came_from_and_dropped() -> None:
+    async with asking() as (client, asked):
+        (medium,) = (await client.get("/admin/caches/media/keys", params={"limit": "3"})).json()["media"]
+        assert (medium["host"], medium["path"], medium["fresh_seconds"]) == ("img.example", "/a.png", 40.0)
+        dropped = await client.delete(f"/admin/caches/media/keys/{MEDIUM.name}")
+        assert dropped.json() == {"entries": 1, "bytes": 4096}
+        missing = await client.delete("/admin/caches/media/keys/nothing")
+        assert missing.json()["error"]["code"] == "cache_key_not_found"
+        by_host = await client.delete("/admin/caches/media", params={"host": "img.example"})
+        assert by_host.json()["entries"] == 2
+        assert asked == [("media", 3), ("media", MEDIUM.name), ("media", "nothing"), ("media", "img.example")]
+        for query, param in (("", "host"), ("?version=v", "host"), ("/keys?limit=0", "limit")):
+            refused = await client.request("GET" if "keys" in query else "DELETE", f"/admin/caches/media{query}")
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == param
+        # It has no curve: capacity does not decide how often an origin wants to be asked.
+        assert (await client.get("/admin/caches/media/curve")).status_code == 404
+        assert len(asked) == 4
+
+
 async def test_the_curve_says_what_it_knows() -> None:
     async with asking() as (client, _):
         curve = (await client.get("/admin/caches/encoder/curve")).json()
@@ -71,7 +94,7 @@ async def test_the_curve_says_what_it_knows() -> None:
     ("method", "path"),
     [("GET", "keys"), ("GET", "curve"), ("DELETE", "keys/x"), ("DELETE", "?version=v")],
 )
-async def test_there_are_two_caches_and_no_third(method: str, path: str) -> None:
+async def test_no_other_cache_is_known_here(method: str, path: str) -> None:
     async with asking() as (client, asked):
         for cache in ("kv_prefix", "Encoder", "all"):
             reply = await client.request(method, f"/admin/caches/{cache}/{path}".replace("/?", "?"))
@@ -86,6 +109,15 @@ async def test_the_document_has_them() -> None:
     keys = document["paths"]["/admin/caches/{cache}/keys"]["get"]
     assert {("cache", "path"), ("limit", "query")} <= {(place["name"], place["in"]) for place in keys["parameters"]}
     assert {"200", "400", "401", "403", "404"} <= set(keys["responses"])
-    assert {"CachesReport", "CacheReport", "CachedKeys", "CachedKey", "Curve", "Advice", "Dropped", "KvPrefix"} <= set(
-        document["components"]["schemas"]
-    )
+    assert {
+        "CachesReport",
+        "CacheReport",
+        "CachedKeys",
+        "CachedKey",
+        "CachedMedia",
+        "MediaCacheReport",
+        "Curve",
+        "Advice",
+        "Dropped",
+        "KvPrefix",
+    } <= set(document["components"]["schemas"])

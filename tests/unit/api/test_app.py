@@ -77,6 +77,7 @@ async def test_document() -> None:
         "/health", "/ready", "/metrics", "/version", "/admin/reload", "/admin/rules",
         "/v1/estimate", "/v1/budget", "/admin/caches", "/admin/caches/{cache}", "/admin/caches/{cache}/curve",
         "/admin/caches/{cache}/keys", "/admin/caches/{cache}/keys/{name}", "/admin/aliases",
+        "/admin/caches/media", "/admin/caches/media/keys", "/admin/caches/media/keys/{name}",
         "/admin/aliases/{tenant}/{uuid}",
     }  # fmt: skip
     schemas = document["components"]["schemas"]

@@ -80,7 +80,7 @@ async def test_what_would_not_be_admitted_is_told_and_why() -> None:
     first, second = told["items"]
     assert first == {
         "part": 1, "param": AT.format(1), "kind": "image", "bytes": 100, "width": 8, "height": 8, "pixels": 64, "frames": 1,
-        "seconds": None, "visual_tokens": 4, "processor_cached": False, "encoder_cached": True, "error": None,
+        "seconds": None, "visual_tokens": 4, "processor_cached": False, "encoder_cached": True, "media_cached": False, "error": None,
     }  # fmt: skip
     assert (second["part"], second["visual_tokens"]) == (2, None)
     assert (second["error"]["code"], second["error"]["status"], second["error"]["part"]) == (
