@@ -84,7 +84,8 @@ class Cache(Generic[K, E]):
         saved = self._saved_ms
         for stage, ms in held.value.cost_ms.items():
             saved[stage] = saved.get(stage, 0.0) + ms
-        self._follow(key, held.value, held.size, hit=True)
+        if self._curve is not None:
+            self._curve.lookup(key, held.size, held.cost_ms, True)
         return Lease(held, self._unpin, self._holdings.repin)
 
     def put(self, key: K, entry: E, size: int) -> Lease[E] | None:
@@ -94,12 +95,14 @@ class Cache(Generic[K, E]):
         already there, the older entry stays, the new slot is released and the lease is on the older entry: use
         ``lease.entry``. Where a curve is kept, the look-up that this entry was made for counts there as a miss.
         """
-        self._follow(key, entry, size, hit=False)
+        cost_ms = sum(entry.cost_ms.values())
+        if self._curve is not None:
+            self._curve.lookup(key, size, cost_ms, False)
         older = self._holdings.pin(key)
         if older is not None:
             self._free([entry])
             return Lease(older, self._unpin, self._holdings.repin)
-        held, freed = self._holdings.add(key, entry, size, sum(entry.cost_ms.values()))
+        held, freed = self._holdings.add(key, entry, size, cost_ms)
         self._free(freed)
         if held is not None:
             held.used_at = now()
@@ -137,7 +140,8 @@ class Cache(Generic[K, E]):
     def joined(self, key: K, entry: E) -> None:
         """Count a look-up that missed, joined work in flight and got this entry: to the curve, one that was spared the work."""
         self._shared += 1
-        self._follow(key, entry, entry.slot.size, hit=True)
+        if self._curve is not None:
+            self._curve.lookup(key, entry.slot.size, sum(entry.cost_ms.values()), True)
 
     def shrink(self, wanted: int) -> int:
         """Evict until ``wanted`` bytes are free that were not, as far as leases allow; return how many were freed."""
@@ -186,10 +190,6 @@ class Cache(Generic[K, E]):
 
     def _drop_where(self, doomed: Callable[[K], bool], reason: EvictionReason) -> None:
         self._free(self._holdings.drop_where(doomed, reason))
-
-    def _follow(self, key: K, entry: E, size: int, *, hit: bool) -> None:
-        if self._curve is not None:
-            self._curve.lookup(key, size, sum(entry.cost_ms.values()), hit)
 
     def _unpin(self, held: Held[K, E]) -> None:
         self._free(self._holdings.unpin(held))

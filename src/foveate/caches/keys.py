@@ -19,7 +19,7 @@ _DIGEST_CHARACTERS = 64
 _canonical = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class ProcessorKey(msgspec.Struct, frozen=True, order=True, tag="processor"):
+class ProcessorKey(msgspec.Struct, frozen=True, order=True, tag="processor", cache_hash=True):
     """Key of a picture's model inputs.
 
     ``digest`` is the content's BLAKE3 in hexadecimal. Raises ValueError for any other length.
@@ -43,7 +43,7 @@ class ProcessorKey(msgspec.Struct, frozen=True, order=True, tag="processor"):
         return _name(self)
 
 
-class EncoderKey(msgspec.Struct, frozen=True, order=True, tag="encoder"):
+class EncoderKey(msgspec.Struct, frozen=True, order=True, tag="encoder", cache_hash=True):
     """Key of a picture's embeddings: its processor key's fields and the encoder's version.
 
     Raises ValueError as there.

@@ -16,16 +16,15 @@ The curve is that of least-recently-used eviction, without uses that last. What 
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
-from itertools import accumulate
 from math import inf, log2
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from foveate.decisions.recency import RecencyStack
+from foveate.decisions.recency import Flags, Integers, RecencyStack
 
 
 class Digested(Hashable, Protocol):
@@ -37,6 +36,8 @@ class Digested(Hashable, Protocol):
 
 K = TypeVar("K", bound=Digested)
 
+Numbers = npt.NDArray[np.float64]
+
 SAMPLES_MAX: Final = 8192
 """Keys followed at most, about 8 MB in CPython. The mean error with this many is 0.2 points (docs/caches.md)."""
 
@@ -46,8 +47,13 @@ HORIZON: Final = 64
 HALVE_AT: Final = 2_000_000
 """Lookups after which all counts are halved, so that the curve follows a change in the traffic."""
 
+_BATCH: Final = 256
+"""Lookups taken in at once: by arrays, a few hundred microseconds for all of them. What is read is always up to date."""
+
 _BUCKETS_PER_OCTAVE: Final = 32
 """Distances are kept to 2.2 %."""
+
+_BUCKETS: Final = 63 * _BUCKETS_PER_OCTAVE
 
 _CORRECTION_MAX: Final = 2.0 * _BUCKETS_PER_OCTAVE
 """A factor of four: a sample of a few dozen keys is no further off, and a cache that is does not behave like the model."""
@@ -83,16 +89,6 @@ class Seen(msgspec.Struct, frozen=True):
     misses_over_modelled: float
 
 
-class _Sample:
-    """A key that is followed."""
-
-    __slots__ = ("hash", "once")
-
-    def __init__(self, hashed: int) -> None:
-        self.hash = hashed
-        self.once = True
-
-
 class _Reuses:
     """Reuses by distance, and all lookups of the sample, both scaled up: in number, or in milliseconds."""
 
@@ -100,39 +96,31 @@ class _Reuses:
 
     def __init__(self) -> None:
         self.sampled = self.hit = 0.0
-        self.by_distance: dict[int, float] = {}
+        self.by_distance: Numbers = np.zeros(_BUCKETS)
 
-    def count(self, worth: float, number: int | None, hit: bool) -> None:
-        """Count a lookup, in which bucket it is a reuse, and whether it hit."""
-        self.sampled += worth
-        if hit:
-            self.hit += worth
-        if number is not None:
-            self.by_distance[number] = self.by_distance.get(number, 0.0) + worth
+    def count(self, worths: Numbers, hits: Flags, reuses: Flags, buckets: Integers) -> None:
+        """Count lookups: what each is worth, whether it hit, whether it was a reuse, and of the reuses the bucket."""
+        self.sampled += float(worths.sum())
+        self.hit += float(worths[hits].sum())
+        self.by_distance += np.bincount(buckets, worths[reuses], _BUCKETS)
 
     def halve(self) -> None:
         self.sampled /= 2
         self.hit /= 2
-        for number in self.by_distance:
-            self.by_distance[number] /= 2
+        self.by_distance /= 2
 
     def within(self, places: Sequence[float]) -> list[float]:
         """Sum the reuses within each place, a distance on the buckets' scale. Within a bucket the curve is taken for straight."""
-        numbers, totals = self._totals()
-        sums = []
-        for place in places:
-            whole = bisect_right(numbers, place - 1)
-            part = min(max(place - numbers[whole], 0.0), 1.0) if whole < len(numbers) else 0.0
-            sums.append(totals[whole] + part * (totals[min(whole + 1, len(numbers))] - totals[whole]))
+        sums: list[float] = np.interp(places, np.arange(_BUCKETS + 1), self._totals()).tolist()
         return sums
 
     def place(self, target: float) -> float:
         """Return the place within which the reuses sum to ``target``: the inverse of :meth:`within`."""
-        numbers, totals = self._totals()
+        totals = self._totals()
         if not 0 < target <= totals[-1]:
             return -inf if target <= 0 else inf
-        after = bisect_left(totals, target)
-        return numbers[after - 1] + (target - totals[after - 1]) / (totals[after] - totals[after - 1])
+        after = int(np.searchsorted(totals, target))
+        return after - 1 + float((target - totals[after - 1]) / (totals[after] - totals[after - 1]))
 
     def hits(self, places: Sequence[float], hit: float, missed: float) -> list[float]:
         """Return what would have hit within each place, when ``hit`` and ``missed`` is what truly did."""
@@ -145,9 +133,8 @@ class _Reuses:
             hits = [reused + lacking if reused else 0.0 for reused in within]
         return [min(max(value, 0.0), hit + missed) for value in hits]
 
-    def _totals(self) -> tuple[list[int], list[float]]:
-        numbers = sorted(self.by_distance)
-        return numbers, list(accumulate((self.by_distance[number] for number in numbers), initial=0.0))
+    def _totals(self) -> Numbers:
+        return np.concatenate(([0.0], np.cumsum(self.by_distance)))
 
 
 class MissRatioCurve(Generic[K]):
@@ -164,12 +151,16 @@ class MissRatioCurve(Generic[K]):
         self._samples_max = samples_max
         self._sampled = 0
         self._set_threshold(int(rate_max * _HASH_RANGE))
-        self._stack: RecencyStack[K] = RecencyStack()
-        self._samples: dict[K, _Sample] = {}
-        self._serial = 0
-        self._highest: list[tuple[int, int, K]] = []
-        """A heap of the followed keys, highest hash first; keys that were forgotten may still be in it."""
-        self._once = 0
+        self._pending: list[tuple[K, int, float, bool]] = []
+        """Lookups to be followed that were not taken in yet."""
+        members = samples_max + _BATCH
+        self._stack = RecencyStack(members, _BATCH)
+        self._members: dict[K, int] = {}
+        """The keys followed, by the number under which the arrays know them."""
+        self._keys: list[K | None] = [None] * members
+        self._free = list(range(members))
+        self._hashes = np.zeros(members, np.uint64)
+        self._once: Flags = np.zeros(members, bool)
         self._forgotten = self._forgotten_once = 0.0
         self._lookups = _Reuses()
         self._ms = _Reuses()
@@ -184,12 +175,15 @@ class MissRatioCurve(Generic[K]):
             self._misses += 1
             self._missed_ms += cost_ms
         if key.digest < self._below:
-            self._follow(key, size, cost_ms, hit)
+            self._pending.append((key, size, cost_ms, hit))
+            if len(self._pending) >= _BATCH:
+                self._take_in()
 
     def seen(self) -> Seen:
         """Return what was counted."""
-        keys = len(self._samples) * self._weight + self._forgotten
-        once = self._once * self._weight + self._forgotten_once
+        self._take_in()
+        keys = len(self._members) * self._weight + self._forgotten
+        once = int(np.count_nonzero(self._once)) * self._weight + self._forgotten_once
         modelled = self._lookups.sampled - self._lookups.within((_place(self.capacity_bytes),))[0]
         return Seen(
             lookups=round(self._hits + self._misses),
@@ -197,7 +191,7 @@ class MissRatioCurve(Generic[K]):
             cost_ms=self._saved_ms + self._missed_ms,
             saved_ms=self._saved_ms,
             sampled=self._sampled,
-            followed=len(self._samples),
+            followed=len(self._members),
             rate=1 / self._weight,
             seen_once=once / keys if keys else 0.0,
             misses_over_modelled=self._misses / modelled if modelled > 0 else 1.0,
@@ -205,6 +199,7 @@ class MissRatioCurve(Generic[K]):
 
     def predict(self, capacities: Sequence[int | None]) -> list[Predicted]:
         """Predict for each capacity in bytes; ``None`` is unlimited (as far as the horizon, when more keys came than can be followed)."""
+        self._take_in()
         places = [inf if bytes_max is None else self._corrected(bytes_max) for bytes_max in capacities]
         hits = self._lookups.hits(places, self._hits, self._misses)
         saved = self._ms.hits(places, self._saved_ms, self._missed_ms)
@@ -226,19 +221,26 @@ class MissRatioCurve(Generic[K]):
         shift = min(max(nearest - today, -_CORRECTION_MAX), _CORRECTION_MAX)
         return _place(bytes_max) + shift * min(1.0, self.capacity_bytes / max(bytes_max, 1))
 
-    def _follow(self, key: K, size: int, cost_ms: float, hit: bool) -> None:
-        weight = self._weight
-        self._sampled += 1
-        above = self._stack.use(key, size)
-        number = None if above is None else int(_place(above * weight + size))
-        self._lookups.count(weight, number, hit)
-        self._ms.count(weight * cost_ms, number, hit)
-        if number is None:
-            self._begin(key)
-        else:
-            sample = self._samples[key]
-            self._once -= sample.once
-            sample.once = False
+    def _take_in(self) -> None:
+        """Follow the lookups that are pending."""
+        if not self._pending:
+            return
+        keys, sizes, costs, hits = zip(*self._pending, strict=True)
+        self._pending.clear()
+        self._sampled += len(keys)
+        known = self._members.get
+        numbers = [self._begin(key) if (number := known(key)) is None else number for key in keys]
+        members, bytes_, hit = np.array(numbers), np.array(sizes, np.int64), np.array(hits, bool)
+        above = self._stack.use(members, bytes_)
+        reuses = above >= 0
+        self._once[members[reuses]] = False
+        distances = above[reuses] * self._weight + bytes_[reuses]
+        buckets = np.log2(np.clip(distances, 1, None)) * _BUCKETS_PER_OCTAVE
+        buckets = np.minimum(buckets, _BUCKETS - 1).astype(np.int64)
+        self._lookups.count(np.full(len(keys), self._weight), hit, reuses, buckets)
+        self._ms.count(np.array(costs) * self._weight, hit, reuses, buckets)
+        if len(self._members) > self._samples_max:
+            self._follow_fewer(len(self._members) - self._samples_max)
         if self._hits + self._misses >= HALVE_AT:
             self._halve()
 
@@ -252,40 +254,41 @@ class MissRatioCurve(Generic[K]):
         self._lookups.halve()
         self._ms.halve()
 
-    def _begin(self, key: K) -> None:
-        """Follow a key from now on."""
-        sample = self._samples[key] = _Sample(int(key.digest[:_HASH_DIGITS], 16))
-        self._once += 1
-        self._serial += 1
-        heapq.heappush(self._highest, (-sample.hash, self._serial, key))
-        if len(self._samples) > self._samples_max:
-            self._follow_fewer()
+    def _begin(self, key: K) -> int:
+        """Follow a key from now on; return its number."""
+        number = self._members[key] = self._free.pop()
+        self._keys[number] = key
+        self._hashes[number] = int(key.digest[:_HASH_DIGITS], 16)
+        self._once[number] = True
+        return number
 
-    def _follow_fewer(self) -> None:
-        """Forget a key: the one used longest ago if that is beyond the horizon, else the one with the highest hash, for good.
+    def _follow_fewer(self, excess: int) -> None:
+        """Forget ``excess`` keys: those used longest ago as far as they are beyond the horizon, else those with the highest hash, for good.
 
         Without a horizon the threshold would sink forever under contents that never come back, and the sample would be full of them.
         """
-        if self._stack.bytes * self._weight > HORIZON * self.capacity_bytes:
-            oldest = self._stack.oldest()
-            self._forgotten += self._weight
-            self._forgotten_once += self._weight * self._samples[oldest].once
-            self._forget(oldest)
-            if len(self._highest) > 2 * self._samples_max:
-                self._highest = [(-it.hash, number, key) for number, (key, it) in enumerate(self._samples.items())]
-                heapq.heapify(self._highest)
+        members, sizes = self._stack.oldest_first()
+        held = np.cumsum(sizes[::-1])[::-1] * self._weight
+        oldest = members[: min(excess, int(np.count_nonzero(held > HORIZON * self.capacity_bytes)))]
+        self._forgotten += self._weight * len(oldest)
+        self._forgotten_once += self._weight * int(np.count_nonzero(self._once[oldest]))
+        self._forget(oldest)
+        if len(oldest) == excess:
             return
-        threshold = -1
-        while self._highest and -self._highest[0][0] >= threshold:
-            hashed, _, key = heapq.heappop(self._highest)
-            if key in self._samples:
-                threshold = -hashed
-                self._forget(key)
-        self._set_threshold(threshold)
+        members = members[len(oldest) :]
+        hashes = self._hashes[members]
+        threshold = np.partition(hashes, len(oldest) - excess)[len(oldest) - excess]
+        self._forget(members[hashes >= threshold])
+        self._set_threshold(int(threshold))
 
-    def _forget(self, key: K) -> None:
-        self._once -= self._samples.pop(key).once
-        self._stack.remove(key)
+    def _forget(self, members: Integers) -> None:
+        self._stack.remove(members)
+        self._once[members] = False
+        for number in members.tolist():
+            key, self._keys[number] = self._keys[number], None
+            assert key is not None
+            del self._members[key]
+            self._free.append(number)
 
     def _set_threshold(self, threshold: int) -> None:
         # A digest of the same sixteen digits is longer, hence not below. No digest reaches "g".

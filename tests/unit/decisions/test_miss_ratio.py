@@ -36,16 +36,21 @@ def errors(curve: Curve, exact: StackDistances) -> tuple[float, float]:
 
 @pytest.mark.timeout(300)
 def test_a_million_lookups_at_one_percent_within_a_hundredth() -> None:
-    trace = zipf(1_000_000, 0.9, 11, contents=300_000)
-    exact = StackDistances(trace)
-    curve = Curve(exact.bytes // 16, rate_max=0.01)
-    run(curve, trace, exact)
-    seen = curve.seen()
-    assert (seen.lookups, seen.rate) == (1_000_000, pytest.approx(0.01))
-    assert seen.sampled < 40_000
-    hit_error, saved_error = errors(curve, exact)
-    assert hit_error < 0.01
-    assert saved_error < 0.02, "costs differ by a factor of sixty, so that a sample of their sum is coarser"
+    """Each seed has other hot contents, of which one percent has some or none: the mean over seeds is held, and how far one may be off."""
+    hit_errors: list[float] = []
+    traces = [zipf(1_000_000, 0.9, seed, contents=300_000) for seed in (11, 12, 13)]
+    for trace in (*traces, chat(1_000_000, 11, conversations=2000)):
+        exact = StackDistances(trace)
+        curve = Curve(exact.bytes // 16, rate_max=0.01)
+        run(curve, trace, exact)
+        seen = curve.seen()
+        assert (seen.lookups, seen.rate) == (1_000_000, pytest.approx(0.01))
+        assert seen.sampled < 40_000
+        hit_error, saved_error = errors(curve, exact)
+        hit_errors.append(hit_error)
+        assert saved_error < 0.02, "costs differ by a factor of sixty, so that a sample of their sum is coarser"
+    assert statistics.mean(hit_errors) < 0.01
+    assert max(hit_errors) < 0.015
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,7 @@ def test_the_sample_shrinks_to_its_bound_and_stays_accurate(trace: list[Content]
     exact = StackDistances(trace)
     curve = Curve(exact.bytes // 16, samples_max=4000)
     run(curve, trace)
-    assert len(curve._samples) <= 4000
+    assert curve.seen().followed <= 4000
     assert curve.seen().rate < 1
     assert max(errors(curve, exact)) < 0.01
     predicted = curve.predict([None])[0]
@@ -99,10 +104,9 @@ def test_memory_is_bounded_whatever_the_traffic() -> None:
     for number in range(40):
         for content in (*unique(500, number), *hot):
             curve.lookup(content, content.size, content.cost_ms, number > 0 and content in hot)
-        assert len(curve._samples) <= 300
-        assert len(curve._stack) == len(curve._samples)
-        assert len(curve._highest) <= 2 * 300 + 1
-        assert len(curve._lookups.by_distance) < 2000
+        assert curve.seen().followed == len(curve._stack) <= 300
+        assert len(curve._members) + len(curve._free) == len(curve._keys) < 600
+        assert len(curve._pending) < 300
     assert curve.seen().rate > 0.01, "what is beyond the horizon makes way, not the sampling rate"
     assert curve.seen().seen_once > 0.95
     assert curve.predict([4 * 10**9])[0].hit_ratio == pytest.approx(200 / 700, abs=0.08)
@@ -116,7 +120,7 @@ def test_one_content_under_many_options_cannot_hold_the_sample() -> None:
     for number in range(100):
         curve.lookup(Variant("c" * 64, 5, 1.0), 5, 1.0, False)
         curve.lookup(Content(f"{number:064x}", 5, 1.0), 5, 1.0, False)
-        assert len(curve._samples) <= 10
+        assert curve.seen().followed <= 10
 
 
 def test_the_curve_is_that_of_what_the_cache_really_missed() -> None:
@@ -138,6 +142,7 @@ def test_without_a_miss_in_the_sample_its_lack_of_lookups_is_taken_for_hits() ->
         curve.lookup(followed, 10, 2.0, number > 0)
         for _ in range(3):
             curve.lookup(other, 10, 2.0, number > 0)
+    curve.seen()
     curve._lookups.sampled -= 2.0
     assert curve.predict([1000])[0].hit_ratio == 1.0
     assert curve.predict([1])[0].hit_ratio == 0.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from foveate.bench.traces import chat, scans, unique, zipf
 from foveate.decisions.eviction import POLICY_NAMES
 from foveate.decisions.recency import RecencyStack
-from foveate.decisions.simulation import Content, StackDistances, replay
+from foveate.decisions.simulation import StackDistances, replay
 
 TRACES = {
     "zipf": zipf(8000, 0.8, 3, contents=1200),
@@ -32,9 +33,15 @@ def test_stack_distances_are_what_a_cache_does(name: str) -> None:
 
 
 def test_stack_distances_are_those_of_a_stack_kept_as_one_goes() -> None:
-    stack: RecencyStack[Content] = RecencyStack()
-    expected = [above + it.size for it in TRACES["zipf"] if (above := stack.use(it, it.size)) is not None]
-    assert StackDistances(TRACES["zipf"])._distances.tolist() == expected
+    trace = TRACES["zipf"]
+    numbers = {content: number for number, content in enumerate(dict.fromkeys(trace))}
+    members, sizes = np.array([numbers[it] for it in trace]), np.array([it.size for it in trace])
+    stack = RecencyStack(len(numbers), 100)
+    expected: list[int] = []
+    for start in range(0, len(trace), 100):
+        above = stack.use(members[start : start + 100], sizes[start : start + 100])
+        expected += (above + sizes[start : start + 100])[above >= 0].tolist()
+    assert StackDistances(trace)._distances.tolist() == expected
 
 
 def test_nothing_and_media_that_never_come_back_have_no_hits() -> None:
