@@ -7,9 +7,10 @@ capacity: ``(outstanding + demand - matched) / capacity``. Capacity is the serve
 grows from :data:`SHARE_FIRST` to 1 after it came back, so that a recovered server is not run over.
 
 *Affinity*: ``matched`` are tokens of this request that the server has cached, by the beginning of the prompt or because it saw the same
-picture. They lower the cost, so a request goes where its pictures were until waiting there costs more than they save. And they count at all
-only while the server's load is at most ``bound`` times the mean load that all candidates would have: what is popular cannot make a hot
-server hotter (consistent hashing with bounded loads has the same rule: Mirrokni, Thorup and Zadimoghaddam, 2018).
+picture. They lower the cost, so a request goes where its pictures were until waiting there costs more than they save. Less than
+:data:`MATCHED_MIN` of the request is no reason to go anywhere: else a short system prompt would gather all on one server. And they count
+at all only while the server's load is at most ``bound`` times the mean load that all candidates would have: what is popular cannot make a
+hot server hotter (consistent hashing with bounded loads has the same rule: Mirrokni, Thorup and Zadimoghaddam, 2018).
 
 *Pick*: the lowest cost; between equals, turn by turn.
 """
@@ -23,6 +24,8 @@ import msgspec
 
 SHARE_FIRST: Final = 0.1
 """Of its capacity, what a server gets right after it came back."""
+MATCHED_MIN: Final = 0.25
+"""The part of a request's tokens that has to be cached somewhere before it counts."""
 STREAM_TOKENS: Final = 64
 """What a request counts for after its prefill, in prompt tokens: a running stream takes a row of each batch, little beside a prefill."""
 
@@ -71,5 +74,7 @@ def pick(candidates: Sequence[Candidate], demand: float, *, bound: float, turn: 
 
 
 def _cost(candidate: Candidate, demand: float, load_max: float) -> float:
-    matched = min(candidate.matched, demand) if candidate.load <= load_max else 0.0
+    matched = min(candidate.matched, demand)
+    if matched < MATCHED_MIN * demand or candidate.load > load_max:
+        matched = 0.0
     return (candidate.outstanding + demand - matched) / candidate.capacity

@@ -54,7 +54,7 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     metrics: _Metrics | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decoder: Final = msgspec.json.Decoder(_Chunk)
@@ -103,7 +103,7 @@ def read(payload: bytes, work: RelayWork) -> Read:
         chunk = _decoder.decode(payload)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UpstreamFailed(detail=f"its answer cannot be read: {error}") from None
-    if chunk.error is not None and chunk.choices is None and bytes(chunk.error) != b"null":
+    if chunk.choices is None and bytes(chunk.error) != b"null":
         return Read(b"", error=bytes(chunk.error))
     choices = chunk.choices or []
     outputs = tuple(choice.index for choice in choices if choice.has_output)
