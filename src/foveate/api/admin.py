@@ -10,6 +10,7 @@ from starlette.responses import Response
 from foveate.api import documentation
 from foveate.api.admin_aliases import AliasRoutes
 from foveate.api.admin_caches import CacheRoutes
+from foveate.api.admin_cost import CostRoutes
 from foveate.api.callers import caller_of
 from foveate.api.routing import Row, json_reply
 from foveate.core.budget import ANYONE
@@ -30,6 +31,7 @@ class AdminRoutes:
         self._service = service
         self._caches = CacheRoutes(service, self._check)
         self._aliases = AliasRoutes(service, self._check)
+        self._cost = CostRoutes(service, self._check)
 
     async def reload(self, request: Request) -> Response:
         """Read all settings and the keys file again; tiers, keys and the URL policy change at once.
@@ -51,6 +53,7 @@ class AdminRoutes:
             ("GET", "/admin/rules", self.rules, documentation.reading(RulesInForce)),
             *self._caches.table(),
             *self._aliases.table(),
+            *self._cost.table(),
         ]
 
     def _check(self, request: Request) -> None:

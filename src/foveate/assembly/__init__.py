@@ -31,7 +31,6 @@ from foveate.media.pool import MediaPool
 from foveate.models.loading import load_prompt_side
 from foveate.models.preload import preload_modules
 from foveate.observe.metrics import Metrics
-from foveate.observe.observer import Observer
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
@@ -87,7 +86,7 @@ async def journey(
             aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,
             flights=flights,
-            observer=Observer(metrics, request_log),
+            observer=gauges.observer(settings, metrics, request_log),
             metrics=metrics,
             multimodal_places=bounds.places(settings),
             in_flight=bounds.in_flight(settings),

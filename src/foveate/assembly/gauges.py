@@ -14,10 +14,12 @@ from foveate.engines.upstream.absent import NoEngine
 from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.tools import Tools
 from foveate.media.pool import MediaPool
+from foveate.observe.cost import CostBook, Prices
 from foveate.observe.loop_lag import LoopLag
 from foveate.observe.metrics import Metrics
+from foveate.observe.observer import Observer
 from foveate.observe.request_log import RequestLog
-from foveate.settings import LogSettings
+from foveate.settings import LogSettings, Settings
 
 
 def loop_lag(metrics: Metrics) -> LoopLag:
@@ -81,6 +83,11 @@ def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:
         name = "media_bytes" if quantity == "bytes" else quantity
         metrics.bind(f"foveate_in_flight_{name}", partial(accounts.used, quantity))
         metrics.bind(f"foveate_in_flight_{name}_capacity", partial(accounts.capacity.__getitem__, quantity))
+
+
+def observer(settings: Settings, metrics: Metrics, log: RequestLog | None) -> Observer:
+    """Return what requests' records are fed to."""
+    return Observer(metrics, log, CostBook(Prices(**settings.cost.model_dump())))
 
 
 def request_log(settings: LogSettings, scope: AsyncExitStack) -> RequestLog | None:

@@ -8,6 +8,7 @@ import typer
 
 from foveate import __version__
 from foveate.cli.bench import bench
+from foveate.cli.cost import cost
 from foveate.cli.keys import keys
 from foveate.cli.log import log
 from foveate.cli.serve import serve
@@ -40,6 +41,7 @@ def _root(
 
 app.command("serve")(serve)
 app.command("bench")(bench)
+app.command("cost")(cost)
 app.command("settings")(show_settings)
 app.add_typer(keys, name="keys")
 app.add_typer(log, name="log")

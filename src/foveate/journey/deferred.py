@@ -21,6 +21,7 @@ from foveate.journey.port import (
     Terms,
     Unpacked,
 )
+from foveate.observe.observer import Observer
 
 
 class Deferred:
@@ -71,6 +72,10 @@ class Deferred:
     def caches(self) -> CacheOperator:
         """See the port. Raises EngineUnavailable while loading."""
         return self._loaded().caches()
+
+    def observed(self) -> Observer:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().observed()
 
     def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:
         """See the port. Raises EngineUnavailable while loading."""

@@ -20,6 +20,7 @@ from foveate.engines.port import FinishEvent, TokenEvent
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.holds import EarlyHold
 from foveate.journey.in_flight import Charge
+from foveate.observe.observer import Observer
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -245,6 +246,10 @@ class Service(Protocol):
 
     def caches(self) -> CacheOperator:
         """What an operator may do with the caches."""
+        ...
+
+    def observed(self) -> Observer:
+        """What was seen of requests: costs and objectives."""
         ...
 
     def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:

@@ -31,6 +31,7 @@ from foveate.media.headers.container import VIDEO_FORMATS
 from foveate.media.messages import JobFailed, Unpack, UnpackDone
 from foveate.models.unknown import CONTEXT_UNKNOWN
 from foveate.observe.ledger import RequestLedger
+from foveate.observe.observer import Observer
 from foveate.observe.records import Outcome
 
 UNKNOWN_TOKENS: Final = ("max_visual_tokens", "max_tenant_visual_tokens", SERVER_LIMITS["visual_tokens"])
@@ -234,6 +235,10 @@ class Journey:
     def caches(self) -> CacheOperator:
         """What an operator may do with the caches."""
         return CacheOperations(self.tools)
+
+    def observed(self) -> Observer:
+        """What was seen of requests."""
+        return self.tools.observer
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""

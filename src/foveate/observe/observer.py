@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from foveate.core import clock
 from foveate.core.budget import Caller
 from foveate.core.errors import FoveateError
 from foveate.core.stages import Stage
+from foveate.observe.cost import CostBook, Prices
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
 from foveate.observe.records import Breakdown, Counts, LedgerRecord, outcome_of
@@ -31,11 +33,12 @@ class KvPrefix(msgspec.Struct, frozen=True):
 
 
 class Observer:
-    """Feeds ``metrics`` and, where there is one, the request log. ``kv_prefix`` is what engines reported since the start."""
+    """Feeds ``metrics``, ``costs`` and, where there is one, the request log. ``kv_prefix`` is what engines reported since the start."""
 
-    def __init__(self, metrics: Metrics, log: RequestLog | None) -> None:
+    def __init__(self, metrics: Metrics, log: RequestLog | None, costs: CostBook | None = None) -> None:
         self._metrics = metrics
         self._log = log
+        self.costs = CostBook(Prices()) if costs is None else costs
         self.kv_prefix = KvPrefix()
 
     def opened(self, ledger: RequestLedger) -> None:
@@ -55,6 +58,8 @@ class Observer:
             self._kv_prefix(record)
             for item in record.items:
                 self._item(item.stages)
+        self._spent(record)
+        self.costs.note(record, clock.wall())
         if self._log is not None:
             self._log.write(record)
 
@@ -119,6 +124,19 @@ class Observer:
             prompt_tokens=before.prompt_tokens + counts.text_tokens + counts.visual_tokens,
             cached_tokens=before.cached_tokens + counts.cached_tokens,
         )
+
+    def _spent(self, record: LedgerRecord) -> None:
+        spent, modality = record.spent, record.modality
+        for name, amount in (
+            ("fetch_bytes", spent.fetch_bytes),
+            ("media_cpu_seconds", spent.media_cpu_ms / 1e3),
+            ("processor_cpu_seconds", spent.processor_cpu_ms / 1e3),
+            ("encoder_seconds", spent.encoder_ms / 1e3),
+            ("engine_token_seconds", spent.engine_token_ms / 1e3),
+            ("saved_seconds", spent.cache_saved_ms / 1e3),
+        ):
+            if amount:
+                self._metrics.count(f"foveate_spent_{name}_total", modality, amount=amount)
 
     def _carry(self, what: str, amount: int, *labels: str) -> None:
         self._metrics.count(f"foveate_{what}_total", *labels, amount=amount)

@@ -193,6 +193,20 @@ def _budget() -> list[Metric]:
     return rows
 
 
+def _spent() -> list[Metric]:
+    return [
+        Metric("What requests took", f"foveate_spent_{what}_total", "counter", help_, (MODALITY,))
+        for what, help_ in (
+            ("fetch_bytes", "Bytes that media fetches brought."),
+            ("media_cpu_seconds", "Processor time of media decode, unpacking of large bodies included."),
+            ("processor_cpu_seconds", "Processor time of the picture processor."),
+            ("encoder_seconds", "Time of the vision encoder's batches, each split over its pictures."),
+            ("engine_token_seconds", "Time of the language model's steps, each split over its tokens."),
+            ("saved_seconds", "Work that caches, or others' work in flight, spared these requests."),
+        )
+    ]
+
+
 def _parts() -> list[Metric]:
     def read(section: str, name: str, kind: Kind, help_: str) -> Metric:
         return Metric(section, f"foveate_{name}", kind, help_, read=True)
@@ -234,6 +248,7 @@ def _parts() -> list[Metric]:
 METRICS: Final[tuple[Metric, ...]] = (
     *_requests(),
     *_carried(),
+    *_spent(),
     *_cache("processor"),
     *_cache("encoder"),
     *_media_cache(),

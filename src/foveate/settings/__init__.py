@@ -16,6 +16,7 @@ from foveate.settings.page import reference
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
+    CostSettings,
     EngineSettings,
     FetchSettings,
     LimitSettings,
@@ -31,6 +32,7 @@ from foveate.settings.upstreams import UpstreamServer, UpstreamSettings
 __all__ = [
     "AuthSettings",
     "CacheSettings",
+    "CostSettings",
     "Declared",
     "EngineSettings",
     "FetchSettings",

@@ -239,6 +239,15 @@ class LimitSettings(Section):
     )
 
 
+class CostSettings(Section):
+    """Prices, in any one currency, that turn what requests took into money (docs/cost.md). 0: not priced."""
+
+    cpu_hour: float = setting(0.0, "Price of an hour of one processor core of media workers.", low=0)
+    encoder_gpu_hour: float = setting(0.0, "Price of an hour of the vision encoder's device.", low=0)
+    llm_gpu_hour: float = setting(0.0, "Price of an hour of the language model's device.", low=0)
+    egress_gb: float = setting(0.0, "Price of 10^9 bytes fetched from media origins.", low=0)
+
+
 class LogSettings(Section):
     """Logs. The request log is one JSON line a request and is separate from the server's own log."""
 

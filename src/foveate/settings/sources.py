@@ -25,6 +25,7 @@ from foveate.settings.keys import hashed
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
+    CostSettings,
     EngineSettings,
     FetchSettings,
     LimitSettings,
@@ -62,6 +63,7 @@ class Settings(BaseSettings):
     fetch: FetchSettings = FetchSettings()
     cache: CacheSettings = CacheSettings()
     limits: LimitSettings = LimitSettings()
+    cost: CostSettings = CostSettings()
     log: LogSettings = LogSettings()
 
 

@@ -48,7 +48,8 @@ from foveate.journey.port import (
     UrlTerms,
     Usage,
 )
-from foveate.observe.observer import KvPrefix
+from foveate.observe.metrics import Metrics
+from foveate.observe.observer import KvPrefix, Observer
 from foveate.observe.table import CacheName
 
 Step = TokenEvent | FinishEvent | Exception | asyncio.Event
@@ -219,6 +220,7 @@ class FakeService:
     hosts: tuple[str, ...] | None = None
     estimated: Estimate = FREE
     cached: FakeCaches = field(default_factory=lambda: FakeCaches())
+    observer: Observer = field(default_factory=lambda: Observer(Metrics(), None))
     ended: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     refused_tenants: list[str | None] = field(default_factory=list)
@@ -238,6 +240,9 @@ class FakeService:
 
     def caches(self) -> FakeCaches:
         return self.cached
+
+    def observed(self) -> Observer:
+        return self.observer
 
     async def reload(self) -> Reloaded:
         if self.reload_refused is not None:

@@ -6,6 +6,7 @@ from tests.unit.api.fake import HOT, MEDIUM, FakeService, serving
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import SettingsRefused
+from foveate.observe.ledger import RequestLedger
 
 ADMIN, OTHER = {"authorization": "Bearer admin"}, {"x-api-key": "other"}
 
@@ -32,6 +33,7 @@ def with_keys(**fields: object) -> FakeService:
         ("DELETE", "/admin/caches/media?host=img.example"),
         ("GET", "/admin/aliases?tenant=acme"),
         ("DELETE", "/admin/aliases/acme/mine/1"),
+        ("GET", "/admin/cost"),
     ],
 )
 async def test_only_admins_may(method: str, path: str) -> None:
@@ -93,3 +95,18 @@ async def test_names_are_listed_and_freed() -> None:
         for query in ({}, {"tenant": ""}, {"tenant": "acme", "limit": "0"}, {"tenant": "acme", "limit": "x"}):
             assert (await client.get(base, params=query)).status_code == 400
     assert service.cached.asked == [("acme", 7), ("acme", "mine/1"), ("acme", "mine/1"), ("acme", "other")]
+
+
+async def test_costs_by_what_is_asked_and_of_a_request() -> None:
+    service = with_keys()
+    ledger = RequestLedger(request_id="chatcmpl-1", model="m", received_at=0.0, images=0, tenant="acme")
+    service.observer.opened(ledger)
+    service.observer.ended(ledger.end("answered", error_code=None, at=1.0))
+    async with serving(service) as server, httpx.AsyncClient(headers=ADMIN) as client:
+        url = f"http://127.0.0.1:{server.port}/admin/cost"
+        (row,) = (await client.get(f"{url}?by=modality,tenant")).json()["rows"]
+        assert (row["tenant"], row["modality"], row["model"], row["requests"]) == ("acme", "text", None, 1)
+        assert (await client.get(f"{url}?by=colour")).json()["error"]["code"] == "invalid_parameter"
+        assert (await client.get(f"{url}/requests/chatcmpl-1")).json()["total_ms"] == 1000
+        unknown = await client.get(f"{url}/requests/chatcmpl-2")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "request_not_found")

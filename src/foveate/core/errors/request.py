@@ -49,6 +49,14 @@ class AliasNotFound(Refused):
     sentence = "This tenant has no such uuid bound."
 
 
+class RequestNotFound(Refused):
+    """No request with the id that an operator gave is among those that ended last."""
+
+    code = "request_not_found"
+    kind = Kind.NOT_FOUND
+    sentence = "No request with this id is among those that ended last. The request log may have it (foveate log show)."
+
+
 class MethodNotAllowed(Refused):
     """The path is part of the API, but not with this method; the header ``Allow`` names those that are."""
 
