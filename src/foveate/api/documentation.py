@@ -21,6 +21,8 @@ from foveate.core.budget import TIER_HEADER
 from foveate.core.errors import StartupError, error_classes
 from foveate.journey.cache_port import Aliases, CachedKeys, CachedMedia, CachesReport, Curve, Dropped, Forgotten
 from foveate.journey.port import Reloaded, RulesInForce
+from foveate.observe.cost import CostReport
+from foveate.observe.request_line import RequestLine
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 
@@ -46,6 +48,8 @@ REPLIES: Final = (
     Dropped,
     Aliases,
     Forgotten,
+    CostReport,
+    RequestLine,
 )
 
 READ_ERRORS: Final = (400, 401, 403, 500, 503)

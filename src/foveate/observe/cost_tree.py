@@ -9,6 +9,7 @@ import msgspec
 
 from foveate.core.stages import STAGES
 from foveate.observe.cost import Prices, priced, spent_of
+from foveate.observe.log_query import stages_of
 from foveate.observe.request_line import ItemLine, RequestLine
 
 Value = float | str | None
@@ -47,7 +48,7 @@ def tree(lines: Sequence[RequestLine], prices: Prices) -> list[Node]:
         return Node(depth, name, tuple(read(line) for line in lines), unit)
 
     nodes = [row(0, "time to first token", lambda line: line.ttft_ms)]
-    nodes += [row(1, stage, lambda line, stage=stage: getattr(line, f"{stage}_ms")) for stage in STAGES]  # type: ignore[misc]
+    nodes += [row(1, stage, lambda line, stage=stage: stages_of(line).get(stage)) for stage in STAGES]  # type: ignore[misc]
     nodes.append(row(1, "unattributed", lambda line: line.unattributed_ms))
     nodes.append(row(0, "after it", lambda line: None if line.ttft_ms is None else line.total_ms - line.ttft_ms))
     money = [priced(spent_of(line), prices) for line in lines]
