@@ -96,6 +96,34 @@ def body(data: bytes, mime: str = "image/png") -> Answer:
     return answer
 
 
+def cacheable(data: bytes, *headers: tuple[str, str], mime: str = "image/png") -> Answer:
+    """Answer with these header fields; or, where one is an ETag that the client has, that nothing has changed."""
+    tag = dict(headers).get("ETag")
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        unchanged = tag is not None and handler.headers.get("If-None-Match") == tag
+        handler.send_response(304 if unchanged else 200)
+        for name, value in (
+            *headers,
+            *(() if unchanged else (("Content-Type", mime), ("Content-Length", str(len(data))))),
+        ):
+            handler.send_header(name, value)
+        handler.end_headers()
+        if not unchanged:
+            handler.wfile.write(data)
+
+    return answer
+
+
+def signed(by: tuple[str, ...], then: Answer) -> Answer:
+    """Answer 403 unless the query is one of ``by``."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        (then if handler.path.partition("?")[2] in by else status(403))(handler)
+
+    return answer
+
+
 def status(code: int, *headers: tuple[str, str]) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(code)

@@ -12,9 +12,10 @@ from PIL import Image
 from tests.blackbox.conftest import SMALL
 from tests.blackbox.field_cases.conftest import CHAT
 from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
+from tests.blackbox.origins import Origin, cacheable, signed
 from tests.blackbox.pictures import COLOURS, DESCRIBE, ask, case, chat, data_url, encoded, image, one, url_of, user
 from tests.blackbox.replies import content, server_timing
-from tests.blackbox.server import Server
+from tests.blackbox.server import Server, eventually
 
 ESTIMATE = "/v1/estimate"
 ACME, OTHER = (f"fov-test-key-{tenant}-0123456789" for tenant in ("acme", "other"))
@@ -28,10 +29,12 @@ def http(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def scoped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that keeps its two tenants apart."""
+def scoped(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
+    """A server that keeps its two tenants apart, and has a media cache; it may fetch from ``web``."""
     keys = f"acme:default:plain:{ACME},other:default:plain:{OTHER}"
-    made = Server(tmp_path_factory.mktemp("scoped"), *SMALL, "--cache-scope", "per_tenant", FOVEATE_AUTH__KEYS=keys)
+    caches = ("--cache-scope", "per_tenant", "--cache-media-bytes-max", "4MiB")
+    fetch = ("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port))
+    made = Server(tmp_path_factory.mktemp("scoped"), *SMALL, *caches, *fetch, FOVEATE_AUTH__KEYS=keys)
     try:
         yield made
         made.stop()
@@ -161,6 +164,80 @@ def test_options_are_part_of_the_key(http: httpx.Client, right: Right) -> None:
 def test_options_stay_within_the_model_s_limits(http: httpx.Client, right: Right) -> None:
     body = ask(url_of(one("red", "circle")), mm_processor_kwargs={"max_pixels": 10**9})
     right.check(http.post(CHAT, json=body), param="mm_processor_kwargs.max_pixels")
+
+
+def shows(colour: str, seed: int) -> bytes:
+    return encoded(one(colour, "circle", seed=seed))
+
+
+@field_case(
+    90,
+    "`latest.png`, first red, then green, asked for again before its second of declared freshness is up: green in the end, as a use does "
+    "not make it last",
+    ANSWERED,
+)
+def test_a_changed_object_is_seen_when_its_time_is_up(scoped: Server, web: Origin, right: Right) -> None:
+    path, second = "/case90/latest.png", ("Cache-Control", "max-age=1")
+    web.pages[path] = cacheable(shows("red", 90), second)
+    asked = ask(f"{web.url}{path}")
+    with by(scoped, ACME) as http:
+        assert content(http.post(CHAT, json=asked)) == "A red circle."
+        web.pages[path] = cacheable(shows("green", 90), second)
+
+        def green() -> bool:
+            answer = http.post(CHAT, json=asked)
+            right.check(answer)
+            return content(answer) == "A green circle."
+
+        eventually("the green one", green, seconds=30)
+    assert web.gets[path] == 2
+
+
+@field_case(
+    90, "a picture that is `no-store`, one with an `ETag` and one that is fresh: fetched, asked about, used", ANSWERED
+)
+def test_what_an_origin_says_is_done(scoped: Server, web: Origin, right: Right) -> None:
+    found = []
+    for name, *fields in (
+        ("never", ("Cache-Control", "no-store, max-age=600")),
+        ("asked", ("Cache-Control", "no-cache"), ("ETag", '"90"')),
+        ("fresh", ("Cache-Control", "max-age=600")),
+    ):
+        path = f"/case90/{name}.png"
+        web.pages[path] = cacheable(shows("blue", 90), *fields)
+        with by(scoped, ACME) as http:
+            answers = [http.post(CHAT, json=ask(f"{web.url}{path}?secret")) for _ in range(2)]
+        right.check(answers[1])
+        assert content(answers[1]) == "A blue circle."
+        line = scoped.record(answers[1].json()["id"])
+        found.append((name, web.gets[path], line["fetches"], line["items"][0].get("source")))
+    assert found == [("never", 2, 1, None), ("asked", 2, 1, "revalidated"), ("fresh", 1, 0, "cache")]
+
+
+@field_case(90, "another tenant's URL, which its origin calls private, with tenants kept apart: fetched anew", ANSWERED)
+def test_a_url_is_kept_for_its_tenant_alone(scoped: Server, web: Origin, right: Right) -> None:
+    path = "/case90/private.png"
+    web.pages[path] = cacheable(shows("green", 901), ("Cache-Control", "private, max-age=600"))
+    asked = ask(f"{web.url}{path}")
+    for key, gets in ((ACME, 1), (OTHER, 2), (ACME, 2), (OTHER, 2)):
+        with by(scoped, key) as http:
+            right.check(http.post(CHAT, json=asked))
+        assert web.gets[path] == gets
+
+
+@field_case(91, "one object under two signatures, each fetched; then without one", Right(400, "media_fetch_rejected"))
+def test_signatures_are_never_stripped(scoped: Server, web: Origin, right: Right) -> None:
+    """A new signature costs a fetch and nothing more: by content the picture is known."""
+    path, signatures = "/case91.png", ("sig=1", "sig=2")
+    web.pages[path] = signed(signatures, cacheable(shows("red", 91), ("Cache-Control", "max-age=600")))
+    with by(scoped, ACME) as http:
+        for gets, query in enumerate(signatures, start=1):
+            stages = timing(http, ask(f"{web.url}{path}?{query}"), "A red circle.")
+            assert web.gets[path] == gets
+            assert (WORK & stages == set()) is (gets == 2)
+        right.check(http.post(CHAT, json=ask(f"{web.url}{path}")))
+        assert content(http.post(CHAT, json=ask(f"{web.url}{path}?sig=1"))) == "A red circle."
+    assert web.gets[path] == 3
 
 
 @field_case(

@@ -88,6 +88,8 @@ GROUPS: dict[str, dict[int, str]] = {
         86: "Key cut down to 16 bits",
         88: "Client's name is the only key",
         89: "Processor options missing from the key",
+        90: "URL-keyed cache and changed content",
+        91: "Rotating signatures",
         92: "Hit latency reveals other tenants' content",
         98: "Requests without a tenant",
         99: "Stale after a model or processor change",

@@ -101,15 +101,15 @@ def conditions(site: Site) -> list[str]:
 
 
 async def test_fresh_to_the_second_and_not_a_moment_longer() -> None:
-    async with Site(Origin("200 OK\nCache-Control: max-age=60", ("200 OK\nCache-Control: max-age=60", TWO))) as site:
-        async with keeping(site) as keeper:
-            for at, expected in ((0.0, (ONE, "origin")), (30.0, (ONE, "cache")), (59.9, (ONE, "cache"))):
-                keeper.at = at
-                assert await keeper.fetch(site.url()) == expected
-            assert len(site.heads) == 1
-            keeper.at = 60.0
-            assert await keeper.fetch(site.url()) == (TWO, "origin")
-            assert conditions(site) == ["", ""]
+    answers = Origin("200 OK\nCache-Control: max-age=60", ("200 OK\nCache-Control: max-age=60", TWO))
+    async with Site(answers) as site, keeping(site) as keeper:
+        for at, expected in ((0.0, (ONE, "origin")), (30.0, (ONE, "cache")), (59.9, (ONE, "cache"))):
+            keeper.at = at
+            assert await keeper.fetch(site.url()) == expected
+        assert len(site.heads) == 1
+        keeper.at = 60.0
+        assert await keeper.fetch(site.url()) == (TWO, "origin")
+        assert conditions(site) == ["", ""]
 
 
 async def test_time_spent_elsewhere_is_taken_off() -> None:
@@ -314,8 +314,9 @@ async def test_what_a_list_of_hosts_leaves_out_now_is_not_used() -> None:
     async with Site(Origin("200 OK\nCache-Control: max-age=60")) as site, keeping(site, names=names) as keeper:
         await keeper.fetch(site.url(host="img.test"))
         only = UrlPolicy.of(http_allowed=True, ports=[site.port], only_hosts=["other.test"])
-        with pytest.raises(UrlRefused, match="img.test"):
+        with pytest.raises(UrlRefused) as caught:
             await keeper.fetch(site.url(host="img.test"), policy=only)
+        assert "rule: host" in caught.value.public
 
 
 async def test_an_older_answer_does_not_take_a_newer_one_s_place() -> None:
