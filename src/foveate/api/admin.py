@@ -11,6 +11,7 @@ from foveate.api import documentation
 from foveate.api.admin_aliases import AliasRoutes
 from foveate.api.admin_caches import CacheRoutes
 from foveate.api.admin_cost import CostRoutes
+from foveate.api.admin_slo import SloRoutes
 from foveate.api.callers import caller_of
 from foveate.api.routing import Row, json_reply
 from foveate.core.budget import ANYONE
@@ -32,6 +33,7 @@ class AdminRoutes:
         self._caches = CacheRoutes(service, self._check)
         self._aliases = AliasRoutes(service, self._check)
         self._cost = CostRoutes(service, self._check)
+        self._slo = SloRoutes(service, self._check)
 
     async def reload(self, request: Request) -> Response:
         """Read all settings and the keys file again; tiers, keys and the URL policy change at once.
@@ -54,6 +56,7 @@ class AdminRoutes:
             *self._caches.table(),
             *self._aliases.table(),
             *self._cost.table(),
+            *self._slo.table(),
         ]
 
     def _check(self, request: Request) -> None:

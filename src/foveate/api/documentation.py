@@ -23,6 +23,7 @@ from foveate.journey.cache_port import Aliases, CachedKeys, CachedMedia, CachesR
 from foveate.journey.port import Reloaded, RulesInForce
 from foveate.observe.cost import CostReport
 from foveate.observe.request_line import RequestLine
+from foveate.observe.slo import SloReport
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 
@@ -49,6 +50,7 @@ REPLIES: Final = (
     Aliases,
     Forgotten,
     CostReport,
+    SloReport,
     RequestLine,
 )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from foveate.caches.media import MediaCache, MediaCounts
 from foveate.core.errors import StartupError
+from foveate.core.stages import Modality
+from foveate.decisions.objectives import Targets
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.upstream.absent import NoEngine
 from foveate.journey.in_flight import QUANTITIES, InFlight
@@ -57,6 +59,10 @@ def bind(
     metrics.bind("foveate_admission_waiting", lambda: tools.multimodal_places.waiting)
     metrics.bind("foveate_admission_places_taken", lambda: tools.multimodal_places.taken)
     _bind_in_flight(metrics, tools.in_flight)
+    objectives = observer.objectives
+    metrics.bind("foveate_slo_attainment", lambda: objectives.gauge(lambda window: window.attainment))
+    metrics.bind("foveate_slo_burn_rate", lambda: objectives.gauge(lambda window: window.burn_rate))
+    metrics.bind("foveate_slo_goodput_per_second", lambda: objectives.gauge(lambda window: window.goodput))
     metrics.bind("foveate_event_loop_lag_p99_seconds", lag.p99)
     metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
@@ -87,7 +93,12 @@ def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:
 
 def observer(settings: Settings, metrics: Metrics, log: RequestLog | None) -> Observer:
     """Return what requests' records are fed to."""
-    return Observer(metrics, log, CostBook(Prices(**settings.cost.model_dump())))
+    slo = settings.slo
+    targets: dict[Modality, Targets] = {
+        "text": Targets(**slo.text.model_dump()),
+        "multimodal": Targets(**slo.multimodal.model_dump()),
+    }
+    return Observer(metrics, log, CostBook(Prices(**settings.cost.model_dump())), targets)
 
 
 def request_log(settings: LogSettings, scope: AsyncExitStack) -> RequestLog | None:

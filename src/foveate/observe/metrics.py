@@ -23,8 +23,8 @@ from prometheus_client.utils import floatToGoString
 from foveate.decisions.eviction import CacheStats
 from foveate.observe.table import METRICS, CacheGroup, Metric
 
-Reading = float | Mapping[str, float]
-"""What a bound function returns: a number, or for a metric with one label a number for each of the label's values."""
+Reading = float | Mapping[str, float] | Mapping[tuple[str, ...], float]
+"""What a bound function returns: a number; for a metric with one label a number for each of its values; with several, for each tuple."""
 
 
 class _Number:
@@ -124,10 +124,10 @@ class Metrics(Collector):
         bind("hits_total", lambda now: now.hits)
         bind("misses_total", lambda now: now.misses)
         bind("shared_flights_total", lambda now: now.shared)
-        bind("evictions_total", lambda now: {reason: float(number) for reason, number in now.evictions.items()})
+        bind("evictions_total", lambda now: {str(reason): float(number) for reason, number in now.evictions.items()})
         bind("oversize_refusals_total", lambda now: now.oversize)
         bind("crowded_refusals_total", lambda now: now.crowded)
-        bind("saved_seconds_total", lambda now: {stage: ms / 1e3 for stage, ms in now.saved_ms.items()})
+        bind("saved_seconds_total", lambda now: {str(stage): ms / 1e3 for stage, ms in now.saved_ms.items()})
 
     def unbound(self) -> list[str]:
         """Return the metrics to be read that nobody has bound: the wiring's to-do list, empty in a whole server."""
@@ -169,7 +169,9 @@ class Metrics(Collector):
             return
         reading = self._reads[metric.name]()
         found = (
-            {(value,): number for value, number in reading.items()} if isinstance(reading, Mapping) else {(): reading}
+            {(key,) if isinstance(key, str) else key: number for key, number in reading.items()}
+            if isinstance(reading, Mapping)
+            else {(): reading}
         )
         for labels, value in found.items():
             _check(metric, labels)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from foveate.core import clock
 from foveate.core.budget import Caller
 from foveate.core.errors import FoveateError
-from foveate.core.stages import Stage
+from foveate.core.stages import Modality, Stage
+from foveate.decisions.objectives import Targets
 from foveate.observe.cost import CostBook, Prices
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
 from foveate.observe.records import Breakdown, Counts, LedgerRecord, outcome_of
 from foveate.observe.request_log import RequestLog
+from foveate.observe.slo import Objectives
 from foveate.observe.table import CODE, ITEM_STAGE, LIMIT, OTHER
 
 _CODES = frozenset(CODE.values)
@@ -35,10 +39,19 @@ class KvPrefix(msgspec.Struct, frozen=True):
 class Observer:
     """Feeds ``metrics``, ``costs`` and, where there is one, the request log. ``kv_prefix`` is what engines reported since the start."""
 
-    def __init__(self, metrics: Metrics, log: RequestLog | None, costs: CostBook | None = None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        log: RequestLog | None,
+        costs: CostBook | None = None,
+        targets: Mapping[Modality, Targets] | None = None,
+    ) -> None:
         self._metrics = metrics
         self._log = log
         self.costs = CostBook(Prices()) if costs is None else costs
+        self.objectives = Objectives(
+            targets or {}, clock.now, lambda *labels: metrics.count("foveate_slo_requests_total", *labels)
+        )
         self.kv_prefix = KvPrefix()
 
     def opened(self, ledger: RequestLedger) -> None:
@@ -60,6 +73,7 @@ class Observer:
                 self._item(item.stages)
         self._spent(record)
         self.costs.note(record, clock.wall())
+        self.objectives.note(record)
         if self._log is not None:
             self._log.write(record)
 

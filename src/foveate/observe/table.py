@@ -21,6 +21,7 @@ from foveate.core.stages import STAGES, Modality
 from foveate.decisions.budget import SERVER_LIMITS
 from foveate.decisions.eviction import EVICTION_REASONS
 from foveate.decisions.freshness import NOT_KEPT
+from foveate.decisions.objectives import OBJECTIVES, WINDOWS
 from foveate.observe.records import OUTCOMES
 
 FetchOutcome = Literal["fetched", "not_modified", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
@@ -58,6 +59,9 @@ OUTCOME: Final = Label("outcome", OUTCOMES)
 STAGE: Final = Label("stage", STAGES)
 ITEM_STAGE: Final = Label("stage", STAGES[1:7])
 CODE: Final = Label("code", tuple(sorted(error_classes())))
+WINDOW: Final = Label("window", tuple(WINDOWS))
+OBJECTIVE: Final = Label("objective", OBJECTIVES)
+VERDICT: Final = Label("verdict", ("good", "bad"))
 RELOAD: Final = Label("outcome", ("reloaded", "refused"))
 OTHER: Final = "other"
 LIMIT: Final = Label("limit", (*(field.name for field in FIELDS), *SERVER_LIMITS, OTHER))
@@ -207,6 +211,20 @@ def _spent() -> list[Metric]:
     ]
 
 
+def _objectives() -> list[Metric]:
+    section, by = "Service-level objectives", (MODALITY, WINDOW)
+    judged = "Requests judged by a target, by verdict; objective all: by every target at once."
+    met = "Share of requests that met every target in a window; absent without a target or a request."
+    burn = "How many times as fast as allowed the error budget is spent in a window; absent without a target."
+    good = "Requests a second that met every target in a window; absent without a target."
+    return [
+        Metric(section, "foveate_slo_requests_total", "counter", judged, (MODALITY, OBJECTIVE, VERDICT)),
+        Metric(section, "foveate_slo_attainment", "gauge", met, by, read=True),
+        Metric(section, "foveate_slo_burn_rate", "gauge", burn, by, read=True),
+        Metric(section, "foveate_slo_goodput_per_second", "gauge", good, by, read=True),
+    ]
+
+
 def _parts() -> list[Metric]:
     def read(section: str, name: str, kind: Kind, help_: str) -> Metric:
         return Metric(section, f"foveate_{name}", kind, help_, read=True)
@@ -249,6 +267,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_requests(),
     *_carried(),
     *_spent(),
+    *_objectives(),
     *_cache("processor"),
     *_cache("encoder"),
     *_media_cache(),

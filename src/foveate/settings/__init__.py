@@ -24,6 +24,7 @@ from foveate.settings.sections import (
     MediaSettings,
     ModelSettings,
     ServerSettings,
+    SloSettings,
 )
 from foveate.settings.sources import Declared, Settings, declared, load
 from foveate.settings.tiers import TierSettings, budgets
@@ -42,6 +43,7 @@ __all__ = [
     "ModelSettings",
     "ServerSettings",
     "Settings",
+    "SloSettings",
     "TierSettings",
     "UpstreamServer",
     "UpstreamSettings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foveate.settings.declare import Section
 from foveate.settings.sources import BUDGET, Settings, declared
 from foveate.settings.tiers import budgets
 
@@ -14,8 +15,15 @@ def flat(settings: Settings) -> dict[str, object]:
             values |= {f"{BUDGET}.{name}": tier for name, tier in budgets(settings.multimodal_budget).items()}
         else:
             group = getattr(settings, section)
-            values |= {f"{section}.{name}": getattr(group, name) for name in type(group).model_fields}
+            for name in type(group).model_fields:
+                value = getattr(group, name)
+                below = value.model_dump() if isinstance(value, Section) else None
+                values |= {f"{section}.{name}": value} if below is None else _named(f"{section}.{name}", below)
     return values
+
+
+def _named(prefix: str, values: dict[str, object]) -> dict[str, object]:
+    return {f"{prefix}.{name}": value for name, value in values.items()}
 
 
 def restart_keys() -> frozenset[str]:

@@ -248,6 +248,27 @@ class CostSettings(Section):
     egress_gb: float = setting(0.0, "Price of 10^9 bytes fetched from media origins.", low=0)
 
 
+class TextSlo(Section):
+    """Targets of text requests."""
+
+    ttft_p95_ms: float | None = setting(None, "Time to first token that 95 of 100 text requests must keep.", low=0.1)
+    tpot_p95_ms: float | None = setting(None, "Time per output token that 95 of 100 text requests must keep.", low=0.1)
+
+
+class MultimodalSlo(Section):
+    """Targets of requests with media."""
+
+    ttft_p95_ms: float | None = setting(None, "As for text, of requests with pictures or videos.", low=0.1)
+    tpot_p95_ms: float | None = setting(None, "As for text, of requests with pictures or videos.", low=0.1)
+
+
+class SloSettings(Section):
+    """Service-level objectives, text and multimodal apart (docs/slo.md). Default: none."""
+
+    text: TextSlo = TextSlo()
+    multimodal: MultimodalSlo = MultimodalSlo()
+
+
 class LogSettings(Section):
     """Logs. The request log is one JSON line a request and is separate from the server's own log."""
 

@@ -33,6 +33,7 @@ from foveate.settings.sections import (
     MediaSettings,
     ModelSettings,
     ServerSettings,
+    SloSettings,
 )
 from foveate.settings.tiers import Tier, Tiers
 from foveate.settings.upstreams import UpstreamSettings
@@ -64,6 +65,7 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     limits: LimitSettings = LimitSettings()
     cost: CostSettings = CostSettings()
+    slo: SloSettings = SloSettings()
     log: LogSettings = LogSettings()
 
 
@@ -85,7 +87,7 @@ class Declared(BaseModel):
     def flag(self) -> str:
         """Its command-line flag."""
         given = self._extra("flag")
-        return str(given) if given else f"--{self.section}-{self.name}".replace("_", "-")
+        return str(given) if given else f"--{self.section}-{self.name}".replace("_", "-").replace(".", "-")
 
     @property
     def env(self) -> str:
@@ -122,7 +124,16 @@ def declared() -> Iterator[Declared]:
         assert isinstance(field.annotation, type)
         assert issubclass(field.annotation, Section)
         for name, info in field.annotation.model_fields.items():
-            yield Declared(section=section, name=name, info=info)
+            yield from _entries(section, name, info)
+
+
+def _entries(section: str, name: str, info: FieldInfo) -> Iterator[Declared]:
+    inner = info.annotation
+    if isinstance(inner, type) and issubclass(inner, Section):
+        for below, field in inner.model_fields.items():
+            yield Declared(section=section, name=f"{name}.{below}", info=field)
+    else:
+        yield Declared(section=section, name=name, info=info)
 
 
 def load(flags: Mapping[str, Any] | None = None, *, config: str | None = None) -> Settings:
@@ -204,7 +215,8 @@ def _explain(error: ValidationError, flags: Mapping[str, Any], path: str | None)
     first = error.errors()[0]
     steps = [str(step) for step in first["loc"] if not isinstance(step, int)]
     tier = f"{BUDGET}.{steps[1]}" if steps[0] == BUDGET and len(steps) > 1 else None
-    key = ".".join(steps[: 3 if tier else 2])
+    nested = any(entry.key.startswith(f"{'.'.join(steps[:2])}.") for entry in declared())
+    key = ".".join(steps[: 3 if tier or nested else 2])
     if first["type"] == "extra_forbidden":
         if tier:
             return f"There is no setting {key!r}{_from(key, flags, path)}.{_nearest(steps[2], Tier.model_fields)}"

@@ -34,6 +34,7 @@ def with_keys(**fields: object) -> FakeService:
         ("GET", "/admin/aliases?tenant=acme"),
         ("DELETE", "/admin/aliases/acme/mine/1"),
         ("GET", "/admin/cost"),
+        ("GET", "/admin/slo"),
     ],
 )
 async def test_only_admins_may(method: str, path: str) -> None:

@@ -78,7 +78,7 @@ async def test_document() -> None:
         "/v1/estimate", "/v1/budget", "/admin/caches", "/admin/caches/{cache}", "/admin/caches/{cache}/curve",
         "/admin/caches/{cache}/keys", "/admin/caches/{cache}/keys/{name}", "/admin/aliases",
         "/admin/caches/media", "/admin/caches/media/keys", "/admin/caches/media/keys/{name}",
-        "/admin/aliases/{tenant}/{uuid}", "/admin/cost", "/admin/cost/requests/{id}",
+        "/admin/aliases/{tenant}/{uuid}", "/admin/cost", "/admin/cost/requests/{id}", "/admin/slo",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
