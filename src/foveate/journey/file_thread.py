@@ -25,10 +25,14 @@ class FileThread:
         self._last: list[Callable[[], Any]] = []
 
     async def do(self, work: Callable[[], T], *, through: Callable[[], Any] | None = None) -> T:
-        """Return what ``work`` returns. ``through`` is called on the event loop when the work is over, be it long after this has ended.
+        """Return what ``work`` returns. ``through`` is called on the event loop when the work is over, be it long after this.
 
-        Raises what it raises, and TimeoutError.
+        Raises what it raises, and TimeoutError. Work is not begun when its time is up.
         """
+        if now() >= self._until:
+            if through is not None:
+                through()
+            raise TimeoutError
         future = self._begin(work)
         if through is not None:
             future.add_done_callback(lambda _: through())

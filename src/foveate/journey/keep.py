@@ -148,7 +148,8 @@ async def _write(entries: Sequence[Entry], tools: Tools, keep: KeepDirectory, th
         )
         if not fitted:
             break
-    await thread.do(partial(_end, keep, writer))
+    if writer.entries:
+        await thread.do(partial(_end, keep, writer))
     return writer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from foveate.caches.encoder import EncoderCache, EncoderEntry
@@ -66,8 +67,8 @@ class Batch:
             self.good.append(reader.load(found, view))
 
     def through(self) -> None:
-        """Take the slots back from the thread."""
-        for (found, slot, _), good in zip(self.places, [*self.good, *[False] * len(self.places)], strict=False):
+        """Take the slots back from the thread, those included that it did not come to."""
+        for (found, slot, _), good in zip_longest(self.places, self.good):
             self.restoring.loaded(found.kept, slot, good=good)
 
 
@@ -105,14 +106,14 @@ class Restoring:
             batch.places.append((entry, slot, self._arena.view(slot)))
         return batch
 
-    def loaded(self, kept: Kept, slot: Slot, *, good: bool) -> None:
-        """Take a slot back that was read into."""
+    def loaded(self, kept: Kept, slot: Slot, *, good: bool | None) -> None:
+        """Take a slot back. ``good``: whether what was read into it is what was kept; ``None``: nothing was."""
         if good and not self._over:
             self._loaded.append((kept, slot))
             return
         self._arena.release(slot)
-        if not self._over:
-            self._room += aligned(slot.size)
+        self._room += aligned(slot.size)
+        if good is False and not self._over:
             self.skip("damaged")
 
     def give(self, cache: EncoderCache) -> None:

@@ -31,9 +31,9 @@ async def test_a_disk_that_hangs_is_left_to_itself_and_what_it_holds_comes_back_
         with pytest.raises(TimeoutError):
             await thread.do(wake.wait, through=lambda: through.append("through"))
         assert not through
-        # Begun after the deadline: not waited for either.
+        # After the deadline nothing is begun.
         with pytest.raises(TimeoutError):
-            await thread.do(lambda: None)
+            await thread.do(lambda: through.append("begun"), through=lambda: through.append("not begun"))
         wake.set()
     assert ended.is_set()
-    assert through == ["through"]
+    assert through == ["not begun", "through"]

@@ -93,6 +93,13 @@ def test_slots_of_a_thread_that_is_late_come_back_when_it_is_through(arena: Aren
     assert (arena.used_bytes, len(cache.keys()), restoring.skipped) == (0, 0, {})
 
 
+def test_slots_that_no_thread_came_to_come_back(arena: Arena, reader: KeptReader) -> None:
+    restoring = Restoring(arena, 4 * SIZE)
+    batch = restoring.allocate(look(reader, fit))
+    batch.through()
+    assert (arena.used_bytes, restoring.skipped) == (0, {})
+
+
 def test_a_look_is_bounded(arena: Arena) -> None:
     count = BATCH_ENTRIES + 5
     fd = os.memfd_create("kept")
