@@ -161,10 +161,12 @@ def _age(values: Sequence[str]) -> float:
 def _varies(values: Sequence[str]) -> bool:
     """Whether the answer depends on what may differ between two requests of this server for one URL.
 
-    All of them carry the same fields but for the conditions of a revalidation; ``*`` is whatever the origin likes.
+    All of them carry the same fields but for the conditions of a revalidation, and what concerns the connection alone; ``*`` is whatever
+    the origin likes.
     """
     names = {name.strip(" \t").lower() for value in values for name in value.split(",")} - {""}
-    return any(name == "*" or name.startswith("if-") or not re.fullmatch(_TOKEN, name) for name in names)
+    odd = ("*", "connection")
+    return any(name in odd or name.startswith("if-") or not re.fullmatch(_TOKEN, name) for name in names)
 
 
 def _is_tag(text: str) -> bool:

@@ -116,6 +116,7 @@ def test_dates(text: str, expected: tuple[int, ...] | None) -> None:
         (["Vary: Origin", "Vary: *"], Fields(varies=True)),
         (["Vary: Accept, *"], Fields(varies=True)),
         (["Vary: If-None-Match"], Fields(varies=True)),
+        (["Vary: Connection"], Fields(varies=True)),
         (["Vary: what is this?"], Fields(varies=True)),
     ],
 )
