@@ -10,6 +10,7 @@ from starlette.responses import Response
 from foveate.api import documentation
 from foveate.api.admin_aliases import AliasRoutes
 from foveate.api.admin_caches import CacheRoutes
+from foveate.api.admin_canary import CanaryRoutes
 from foveate.api.admin_cost import CostRoutes
 from foveate.api.admin_slo import SloRoutes
 from foveate.api.callers import caller_of
@@ -34,6 +35,7 @@ class AdminRoutes:
         self._aliases = AliasRoutes(service, self._check)
         self._cost = CostRoutes(service, self._check)
         self._slo = SloRoutes(service, self._check)
+        self._canary = CanaryRoutes(service, self._check)
 
     async def reload(self, request: Request) -> Response:
         """Read all settings and the keys file again; tiers, keys and the URL policy change at once.
@@ -57,6 +59,7 @@ class AdminRoutes:
             *self._aliases.table(),
             *self._cost.table(),
             *self._slo.table(),
+            *self._canary.table(),
         ]
 
     def _check(self, request: Request) -> None:

@@ -15,11 +15,13 @@ from pydantic.json_schema import models_json_schema
 
 from foveate.api import errors, parameters, replies
 from foveate.api.budget import BudgetReply
+from foveate.api.canary_bodies import CanaryShare, CanaryStart
 from foveate.api.estimation import EstimateReply
 from foveate.api.schema import ChatRequest, CompletionRequest
 from foveate.core.budget import TIER_HEADER
 from foveate.core.errors import StartupError, error_classes
 from foveate.journey.cache_port import Aliases, CachedKeys, CachedMedia, CachesReport, Curve, Dropped, Forgotten
+from foveate.journey.canary_port import CanaryReport
 from foveate.journey.port import Reloaded, RulesInForce
 from foveate.observe.cost import CostReport
 from foveate.observe.request_line import RequestLine
@@ -52,6 +54,9 @@ REPLIES: Final = (
     CostReport,
     SloReport,
     RequestLine,
+    CanaryReport,
+    CanaryStart,
+    CanaryShare,
 )
 
 READ_ERRORS: Final = (400, 401, 403, 500, 503)
@@ -121,7 +126,7 @@ def reference(type_: type) -> dict[str, Any]:
     return {"$ref": _REFERENCE.format(name=type_.__name__)}
 
 
-def request_body(type_: type[BaseModel]) -> dict[str, Any]:
+def request_body(type_: type) -> dict[str, Any]:
     """Return a route's request body for ``openapi_extra``."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference(type_)}}}}
 
@@ -167,6 +172,14 @@ def reading(reply: type, *, places: Iterable[dict[str, Any]] = (), failing: Iter
     ``failing`` are statuses beside :data:`READ_ERRORS`.
     """
     return {"responses": responses(reply, failing=(*READ_ERRORS, *failing)), "openapi_extra": _asked(*places)}
+
+
+def changing(reply: type, body: type, *, failing: Iterable[int] = ()) -> dict[str, Any]:
+    """Return the options of an operator's route that takes a small body of JSON (a msgspec type)."""
+    return {
+        "responses": responses(reply, failing=(*READ_ERRORS, *failing)),
+        "openapi_extra": {**request_body(body), **_asked()},
+    }
 
 
 def in_path(name: str, schema: dict[str, Any], told: str) -> dict[str, Any]:

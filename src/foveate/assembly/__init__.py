@@ -8,27 +8,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
 from foveate.assembly.keep import keep_directory
-from foveate.assembly.version import Say, appearance, engine_of, find_model, load, pool_config
+from foveate.assembly.version import Say, another_version, find_model, load_version
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
 from foveate.caches.keys import EncoderKey
 from foveate.caches.single_flight import SingleFlight
+from foveate.journey.canary import Canaries
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.keep import restore, save
 from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
-from foveate.journey.serving import Serving
-from foveate.journey.text import TextWork
 from foveate.journey.tools import Tools
-from foveate.journey.warm import warm
-from foveate.media.pool import MediaPool
-from foveate.models.loading import load_prompt_side
 from foveate.models.preload import preload_modules
 from foveate.observe.metrics import Metrics
 from foveate.runtime.local.runtime import LocalRuntime
@@ -56,26 +51,23 @@ async def journey(
         keep = keep_directory(settings, scope)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings.log, scope)
-        files, name = await find_model(settings, say)
+        files, name = await find_model(settings.model.path, settings, say)
         arena = bounds.arena(checked.arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
         runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
         scope.push_async_callback(runtime.close)
-        media = MediaPool(runtime, pool_config(settings, files))
-        engine = engine_of(settings, files, name, runtime, say)
         # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        prompt_side = await load(partial(load_prompt_side, files, appearance(settings)), media, engine, scope)
-        text = TextWork(prompt_side)
-        scope.callback(text.close)
-        serving = Serving(files.name, prompt_side, text, media, engine, engine)
+        serving = await load_version(files, name, settings, runtime=runtime, number=0, say=say)
+        roll_out = RollOut(serving)
+        scope.push_async_callback(roll_out.aclose)
         tools = Tools(
             limits=bounds.limits(settings),
             arena=arena,
-            roll_out=RollOut(serving),
+            roll_out=roll_out,
             rules=reloads.live,
             reloads=reloads,
             fetcher=fetcher,
@@ -93,8 +85,9 @@ async def journey(
             keep=keep,
         )
         lag = await scope.enter_async_context(gauges.loop_lag(metrics))
-        gauges.bind(metrics, tools, media, engine, lag, request_log)
+        gauges.bind(metrics, tools, lag, request_log)
         await restore(tools)
-        await warm(serving, arena)
         scope.push_async_callback(save, tools)
-        yield Journey(tools, models=(name,))
+        canaries = Canaries(tools, bounds.canary_terms(settings, another_version(settings, runtime=runtime, say=say)))
+        scope.push_async_callback(canaries.aclose)
+        yield Journey(tools, models=(name,), canaries=canaries)

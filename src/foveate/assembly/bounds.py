@@ -6,6 +6,8 @@ from foveate.caches.encoder import EncoderCache
 from foveate.caches.media import MediaCache
 from foveate.caches.processor import ProcessorCache
 from foveate.core.errors import StartupError
+from foveate.decisions.canary import Thresholds
+from foveate.journey.canary import Load, Terms
 from foveate.journey.in_flight import InFlight
 from foveate.journey.places import Places
 from foveate.journey.tools import Limits
@@ -64,6 +66,18 @@ def limits(settings: Settings) -> Limits:
         decode_pixels_max=settings.media.decode_pixels_max,
         caches_per_tenant=settings.cache.scope == "per_tenant",
     )
+
+
+def canary_terms(settings: Settings, load: Load) -> Terms:
+    chosen = settings.canary
+    thresholds = Thresholds(
+        cosine_min=chosen.cosine_min,
+        norm_ratio_max=chosen.norm_ratio_max,
+        error_ratio_max=chosen.error_ratio_max,
+        latency_ratio_max=chosen.latency_ratio_max,
+        samples_min=chosen.samples_min,
+    )
+    return Terms(load, thresholds, chosen.compared_share, end_seconds_max=settings.server.request_seconds_max)
 
 
 def places(settings: Settings) -> Places:

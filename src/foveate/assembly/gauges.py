@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -10,15 +11,14 @@ from pathlib import Path
 from foveate.caches.media import MediaCache, MediaCounts
 from foveate.core.errors import StartupError
 from foveate.core.stages import Modality
+from foveate.decisions.canary import Differences
 from foveate.decisions.objectives import Targets
-from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.upstream.absent import NoEngine
 from foveate.journey.in_flight import QUANTITIES, InFlight
+from foveate.journey.roll_out import RollOut
 from foveate.journey.tools import Tools
-from foveate.media.pool import MediaPool
 from foveate.observe.cost import CostBook, Prices
 from foveate.observe.loop_lag import LoopLag
-from foveate.observe.metrics import Metrics
+from foveate.observe.metrics import Metrics, Reading
 from foveate.observe.observer import Observer
 from foveate.observe.request_log import RequestLog
 from foveate.settings import LogSettings, Settings
@@ -31,13 +31,11 @@ def loop_lag(metrics: Metrics) -> LoopLag:
 def bind(
     metrics: Metrics,
     tools: Tools,
-    media: MediaPool,
-    engine: EmbeddedEngine | NoEngine,
     lag: LoopLag,
     request_log: RequestLog | None,
 ) -> None:
     """Tie the metrics that are read at scrape time to their owners."""
-    arena = tools.arena
+    arena, roll_out = tools.arena, tools.roll_out
     metrics.bind_cache("processor", tools.processor_cache.stats)
     metrics.bind_cache("encoder", tools.encoder_cache.stats)
     _bind_media_cache(metrics, tools.media_cache)
@@ -48,12 +46,13 @@ def bind(
     metrics.bind("foveate_kv_prefix_prompt_tokens_total", lambda: observer.kv_prefix.prompt_tokens)
     metrics.bind("foveate_kv_prefix_cached_tokens_total", lambda: observer.kv_prefix.cached_tokens)
     metrics.bind("foveate_aliases", lambda: len(tools.aliases))
-    metrics.bind("foveate_media_workers", lambda: media.alive)
-    metrics.bind("foveate_media_workers_busy", lambda: media.busy)
-    metrics.bind("foveate_media_queue_length", lambda: media.waiting)
-    metrics.bind("foveate_media_worker_restarts_total", lambda: media.restarts)
-    metrics.bind("foveate_engine_ready", lambda: engine.ready)
-    metrics.bind("foveate_engine_restarts_total", lambda: engine.restarts)
+    metrics.bind("foveate_media_workers", lambda: sum(serving.media.alive for serving in roll_out.all))
+    metrics.bind("foveate_media_workers_busy", lambda: sum(serving.media.busy for serving in roll_out.all))
+    metrics.bind("foveate_media_queue_length", lambda: sum(serving.media.waiting for serving in roll_out.all))
+    metrics.bind("foveate_media_worker_restarts_total", lambda: roll_out.media_restarts)
+    metrics.bind("foveate_engine_ready", lambda: roll_out.stable.engine.ready)
+    metrics.bind("foveate_engine_restarts_total", lambda: roll_out.engine_restarts)
+    _bind_canary(metrics, roll_out)
     metrics.bind("foveate_arena_used_bytes", lambda: arena.used_bytes)
     metrics.bind("foveate_arena_capacity_bytes", lambda: arena.capacity_bytes)
     metrics.bind("foveate_admission_waiting", lambda: tools.multimodal_places.waiting)
@@ -80,6 +79,24 @@ def _revalidations(counts: MediaCounts) -> dict[str, float]:
 
 def _not_kept(counts: MediaCounts) -> dict[str, float]:
     return {str(reason): float(number) for reason, number in counts.not_kept.items()}
+
+
+def _bind_canary(metrics: Metrics, roll_out: RollOut) -> None:
+    def of_differences(name: str, read: Callable[[Differences], float | None]) -> None:
+        """A figure that does not exist has no sample: 0 would be read as one."""
+
+        def reading() -> Reading:
+            trial = roll_out.trial
+            found = None if trial is None else read(trial.evidence().differences)
+            return {} if found is None else found
+
+        metrics.bind(f"foveate_canary_{name}", reading)
+
+    metrics.bind("foveate_canary_share", lambda: 0.0 if (trial := roll_out.trial) is None else trial.share)
+    metrics.bind("foveate_canary_versions", lambda: len(roll_out.all))
+    of_differences("cosine_mean", lambda found: found.cosine_mean)
+    of_differences("cosine_min", lambda found: found.cosine_min)
+    of_differences("relative_norm_mean", lambda found: found.norm_ratio_mean)
 
 
 def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:

@@ -52,7 +52,7 @@ async def upstream_journey(
         runtime = LocalRuntime(arena, preload=WORKER_MODULES)
         scope.push_async_callback(runtime.close)
         # No picture is processed here, so that workers need no model.
-        media = MediaPool(runtime, pool_config(settings, ModelFiles("", "", "unknown")))
+        media = MediaPool(runtime, pool_config(settings, ModelFiles("", "", "unknown"), 0))
         relay = UpstreamRelay(checked.relay, arena, say=say)
         engine = NoEngine(relay)
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
@@ -62,7 +62,9 @@ async def upstream_journey(
         prompt_side = await _load(settings, files, media, relay, scope)
         text = TextWork(prompt_side)
         scope.callback(text.close)
-        serving = Serving(files.name if files else "", prompt_side, text, media, engine, engine)
+        serving = Serving(
+            files.name if files else "", prompt_side, text, media, engine, engine, restarts=lambda: 0, stop=relay.stop
+        )
         tools = Tools(
             limits=bounds.limits(settings),
             arena=arena,
@@ -84,7 +86,7 @@ async def upstream_journey(
             relay=relay,
         )
         lag = await scope.enter_async_context(gauges.loop_lag(metrics))
-        gauges.bind(metrics, tools, media, engine, lag, request_log)
+        gauges.bind(metrics, tools, lag, request_log)
         yield Journey(tools, models=())
 
 

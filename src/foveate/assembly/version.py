@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.journey.serving import Serving
+from foveate.journey.text import TextWork
+from foveate.journey.warm import warm
 from foveate.media.messages import WorkerConfig
 from foveate.media.pool import MediaPool, PoolConfig
-from foveate.models.loading import ModelFiles, resolve_model
+from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
-from foveate.models.port import PromptSide
 from foveate.observe.logging import get_logger
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
@@ -26,13 +28,13 @@ Say = Callable[[str], None]
 log = get_logger(__name__)
 
 
-async def find_model(settings: Settings, say: Say) -> tuple[ModelFiles, str]:
+async def find_model(path: str | None, settings: Settings, say: Say) -> tuple[ModelFiles, str]:
     """Find the model and its name. Raises StartupError when there is none, or this machine's memory cannot hold it."""
-    files = await asyncio.to_thread(resolve_model, settings.model.path)
+    files = await asyncio.to_thread(resolve_model, path)
     name = served_name(settings, files)
     say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
     if settings.model.device == "cpu":
-        check_memory(files.directory, name, dtype=settings.model.dtype)
+        await asyncio.to_thread(check_memory, files.directory, name, dtype=settings.model.dtype)
     return files, name
 
 
@@ -41,23 +43,58 @@ def served_name(settings: Settings, files: ModelFiles) -> str:
     return settings.model.served_name or (Path(files.name).name if Path(files.name).is_dir() else files.name)
 
 
-async def load(
-    load_prompt: Callable[[], PromptSide], media: MediaPool, engine: EmbeddedEngine, scope: AsyncExitStack
-) -> PromptSide:
-    """Start workers and engine while the prompt side loads. The first failure ends the others."""
-    scope.push_async_callback(media.stop, seconds_max=1.0)
-    scope.push_async_callback(engine.stop, seconds_max=2.0)
+async def load_version(
+    files: ModelFiles, name: str, settings: Settings, *, runtime: LocalRuntime, number: int, say: Say
+) -> Serving:
+    """Start a version's workers and engine while its prompt side loads, and take a picture through them.
+
+    ``number`` counts the versions that this server had: its processes are named by it. The first failure ends the others: raises
+    StartupError with none left running.
+    """
+    media = MediaPool(runtime, pool_config(settings, files, number))
+    engine = engine_of(settings, files, name, runtime=runtime, number=number, say=say)
+    loading: list[TextWork] = []
+
+    async def stop() -> None:
+        for text in loading:
+            text.close()
+        await engine.stop(seconds_max=2.0)
+        await media.stop(seconds_max=1.0)
+
     try:
         async with asyncio.TaskGroup() as tasks:
-            prompt_side = tasks.create_task(asyncio.to_thread(load_prompt))
+            prompt_side = tasks.create_task(asyncio.to_thread(load_prompt_side, files, appearance(settings)))
             tasks.create_task(media.start())
             tasks.create_task(engine.start())
-    except* StartupError as group:
-        raise group.exceptions[0] from None
-    return prompt_side.result()
+        loading.append(text := TextWork(prompt_side.result()))
+        serving = Serving(
+            files.name, prompt_side.result(), text, media, engine, engine, restarts=lambda: engine.restarts, stop=stop
+        )
+        await warm(serving, runtime.arena)
+    except BaseException as error:
+        await stop()
+        if isinstance(error, BaseExceptionGroup):
+            first = error.subgroup(StartupError)
+            if first is not None:
+                raise first.exceptions[0] from None
+        raise
+    return serving
 
 
-def engine_of(settings: Settings, files: ModelFiles, name: str, runtime: LocalRuntime, say: Say) -> EmbeddedEngine:
+def another_version(settings: Settings, *, runtime: LocalRuntime, say: Say) -> Callable[[str], Awaitable[Serving]]:
+    """Return what loads further versions beside the first, under the name that clients know the first by."""
+    numbers = itertools.count(1)
+
+    async def load(path: str) -> Serving:
+        files, name = await find_model(path, settings, say)
+        return await load_version(files, name, settings, runtime=runtime, number=next(numbers), say=say)
+
+    return load
+
+
+def engine_of(
+    settings: Settings, files: ModelFiles, name: str, *, runtime: LocalRuntime, number: int, say: Say
+) -> EmbeddedEngine:
     chosen = settings.engine
     config = EmbeddedConfig(
         model_dir=files.directory,
@@ -75,6 +112,7 @@ def engine_of(settings: Settings, files: ModelFiles, name: str, runtime: LocalRu
     return EmbeddedEngine(
         runtime,
         config,
+        index=number,
         threads=chosen.threads or _spare_cores(),
         start_seconds_max=settings.server.start_seconds_max,
         on_progress=lambda text: say(f"engine: {text}"),
@@ -82,10 +120,12 @@ def engine_of(settings: Settings, files: ModelFiles, name: str, runtime: LocalRu
     )
 
 
-def pool_config(settings: Settings, files: ModelFiles) -> PoolConfig:
+def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfig:
     media = settings.media
+    workers = media.workers or min(_spare_cores(), MEDIA_WORKERS_MAX)
     return PoolConfig(
-        workers=media.workers or min(_spare_cores(), MEDIA_WORKERS_MAX),
+        workers=workers,
+        first_index=number * workers,
         config=WorkerConfig(files.directory, appearance(settings), media.decode_pixels_max),
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,

@@ -88,6 +88,11 @@ class Cache(Generic[K, E]):
             self._curve.lookup(key, held.size, held.cost_ms, True)
         return Lease(held, self._unpin, self._holdings.repin)
 
+    def peek(self, key: K) -> Lease[E] | None:
+        """Lease an entry without counting a look-up: for whoever only looks."""
+        held = self._holdings.pin(key)
+        return None if held is None else Lease(held, self._unpin, self._holdings.repin)
+
     def put(self, key: K, entry: E, size: int) -> Lease[E] | None:
         """Keep an entry of ``size`` bytes (what its slot really occupies) and lease it.
 
@@ -119,11 +124,6 @@ class Cache(Generic[K, E]):
         held.used_at = now()
         self._unpin(held)
         return True
-
-    def peek(self, key: K) -> Lease[E] | None:
-        """Lease an entry to be read, without counting a look-up."""
-        held = self._holdings.pin(key)
-        return None if held is None else Lease(held, self._unpin, self._holdings.repin)
 
     def __contains__(self, key: K) -> bool:
         """Whether :meth:`get` would hit; counts nothing."""

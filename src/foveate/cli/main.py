@@ -8,6 +8,7 @@ import typer
 
 from foveate import __version__
 from foveate.cli.bench import bench
+from foveate.cli.canary import canary
 from foveate.cli.cost import cost
 from foveate.cli.keys import keys
 from foveate.cli.log import log
@@ -45,6 +46,7 @@ app.command("cost")(cost)
 app.command("settings")(show_settings)
 app.add_typer(keys, name="keys")
 app.add_typer(log, name="log")
+app.add_typer(canary, name="canary")
 
 
 def run() -> None:

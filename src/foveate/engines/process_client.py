@@ -71,16 +71,19 @@ class ProcessEngine:
         config: msgspec.Struct,
         *,
         threads: int,
+        index: int = 0,
         start_seconds_max: float,
         on_progress: Callable[[str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
     ) -> None:
-        """``on_progress`` gets lines on what is loading; ``on_restart`` is called each time a restarted process is
+        """``index`` is in the process's name.
+
+        ``on_progress`` gets lines on what is loading; ``on_restart`` is called each time a restarted process is
         ready."""
         self._runtime = runtime
         self._spec = WorkerSpec(
             "engine",
-            0,
+            index,
             entry,
             msgspec.to_builtins(config),
             receives=Receives,

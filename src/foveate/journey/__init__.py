@@ -12,6 +12,7 @@ allow       URL → checked URL                            URL policy           
 fetch       reference → bytes in the arena, digest       max_item_bytes, max_fetch_seconds      MediaTooLarge, Fetch*, DataUrl*
 probe       bytes → width, height, frames, price         max_image_*, max_video_*               MediaUnsupported, ImageTooLarge
 tally       totals so far                                max_total_*, context, bytes under way  MediaTotalTooLarge, PromptTooLong
+choose       contents → the version that answers          a canary's share                       –
 unfold      videos → their frames in the prompt          context                                PromptInvalid, PromptTooLong
 price       all headers → what all cost, made to fit     max_visual_tokens, what is under way   MediaTotalTooLarge, HouseFull
 recall      media that are named → leases                what caches hold                       MediaNotHeld
@@ -28,13 +29,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from msgspec.structs import replace
-
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
-from foveate.core.request import ImagePart, MediaPart, Request
+from foveate.core.request import MediaPart, Request
 from foveate.core.stages import Span
 from foveate.journey import relayed
+from foveate.journey.choose import choose, options_of
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Unpacked
 from foveate.journey.recall import recall
@@ -87,6 +87,7 @@ STEPS: Final[tuple[Step, ...]] = (
     admit,
     begin_media,
     each(allow, fetch, probe, tally),
+    choose,
     unfold,
     price,
     each(recall),
@@ -140,15 +141,10 @@ def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
 
 def item_of(part: MediaPart, job: Job, tools: Tools) -> Item:
     """Return a picture's or video's item before its first step."""
-    low = isinstance(part, ImagePart) and part.detail == "low"
-    # How many frames a video has is not known yet; it is taken to have several.
-    several = len(job.request.media) > 1 or bool(job.request.videos)
-    bounds = [bound for bound in (job.asked.pixels_max, tools.limits.detail_low_pixels if low else 0) if bound]
-    wanted = replace(job.asked, pixels_max=min(bounds, default=0), several=several)
     ledger = job.ledger.item(part.index)
     if job.unpacked is not None:
         ledger.span(Span("media_fetch", job.unpacked.started_at, job.unpacked.ended_at))
-    return Item(part=part, ledger=ledger, started_at=now(), options=job.serving.prompt_side.options(wanted))
+    return Item(part=part, ledger=ledger, started_at=now(), options=options_of(part, job, tools))
 
 
 async def take_steps(item: Item, job: Job, tools: Tools, steps: tuple[ItemStep, ...]) -> None:

@@ -46,7 +46,7 @@ class JourneyAnswer:
                 await self._events.aclose()
         finally:
             self._job.end()
-            self._service.ended(self._job.ledger, *self._ending(error))
+            self._service.ended(self._job, *self._ending(error))
 
     async def begin(self) -> None:
         """Run the journey up to the first token."""

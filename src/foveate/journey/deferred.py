@@ -10,6 +10,7 @@ from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
 from foveate.journey.cache_port import CacheOperator
+from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.port import (
     Answer,
     BodyBuffer,
@@ -76,6 +77,10 @@ class Deferred:
     def observed(self) -> Observer:
         """See the port. Raises EngineUnavailable while loading."""
         return self._loaded().observed()
+
+    def canary(self) -> CanaryOperator:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().canary()
 
     def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:
         """See the port. Raises EngineUnavailable while loading."""

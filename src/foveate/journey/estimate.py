@@ -29,6 +29,7 @@ from foveate.core.media import UrlRef
 from foveate.core.request import ImagePart, MediaPart, VideoPart
 from foveate.decisions.budget import PARTS_MAX, Shape, shape_refusals
 from foveate.journey import begin_media, take_steps
+from foveate.journey.choose import choose
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Estimate, ItemEstimate
 from foveate.journey.recall import judge_held
@@ -132,6 +133,8 @@ async def _look(job: Job, tools: Tools, refusals: Refusals) -> dict[int, Foveate
     wanted = [item for item in job.items if item.part.index not in failed]
     async with asyncio.TaskGroup() as group:
         tasks += [group.create_task(one(item)) for item in wanted]
+    with refusals.collected():
+        await choose(job, tools)
     if not any(item.film is None for item in job.items if isinstance(item.part, VideoPart)):
         with refusals.collected():
             await unfold(job, tools)

@@ -22,6 +22,7 @@ from foveate.journey.places import Places
 from foveate.journey.port import Unpacked
 from foveate.journey.rules import Rules
 from foveate.journey.serving import Serving
+from foveate.journey.trial import Trial
 from foveate.media.policy import UrlPolicy
 from foveate.media.url import MediaUrl
 from foveate.models.port import RenderedPrompt, VisualEstimate
@@ -163,8 +164,9 @@ class Job:
     ``asked`` is what it asks of the picture processor.
 
     ``contents`` has the first item of each content, by digest; ``decoded`` what of which content its pixels were counted for.
-    ``charge`` is what it has under way; None for text. ``serving`` is the version of the model that answers it, ``_leave`` says that it
-    counts among its users no more. In the end it is either ``work`` for an engine here, or ``passing`` on to another server.
+    ``charge`` is what it has under way; None for text. ``serving`` is the version of the model that answers it, ``encoder_version``
+    its encoder's when it began with it, ``trial`` the one under way when that was chosen; ``_leave`` takes the request back from the
+    version's users. In the end it is either ``work`` for an engine here, or ``passing`` on to another server.
     """
 
     request: Request
@@ -188,12 +190,15 @@ class Job:
     work: EngineWork | None = None
     passing: RelayWork | None = None
     adjustments: list[Adjustment] = field(default_factory=list)
+    encoder_version: str = ""
+    trial: Trial | None = None
     _leave: Callable[[], None] | None = None
 
     def serve_by(self, serving: Serving) -> None:
         """Have ``serving`` answer the request."""
         leave, self._leave = self._leave, serving.enter()
         self.serving = serving
+        self.encoder_version = serving.encoder_version
         if leave is not None:
             leave()
 

@@ -18,6 +18,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.engines.port import FinishEvent, TokenEvent
 from foveate.journey.cache_port import CacheOperator
+from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.holds import EarlyHold
 from foveate.journey.in_flight import Charge
 from foveate.observe.observer import Observer
@@ -250,6 +251,10 @@ class Service(Protocol):
 
     def observed(self) -> Observer:
         """What was seen of requests: costs and objectives."""
+        ...
+
+    def canary(self) -> CanaryOperator:
+        """What an operator may do with a new version of the model."""
         ...
 
     def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 from foveate.caches.encoder import EncoderEntry
@@ -17,7 +16,7 @@ from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.clock import now
 from foveate.core.errors import EncodeFailed, EngineUnavailable, Failed, FoveateError
-from foveate.core.media import Blob, EncodedImage, ImageHeader, PreparedImage
+from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import TensorBundle
 from foveate.core.stages import Span, Stage
 from foveate.journey.holds import Lease, LooseLease, SlotHold
@@ -25,9 +24,9 @@ from foveate.journey.job import Made
 from foveate.journey.restarts import engine_back
 from foveate.journey.room import take
 from foveate.journey.serving import Serving
+from foveate.journey.source import Encoded, Source
 from foveate.journey.tools import Tools
 from foveate.media.messages import JobFailed, Prepare, Prepared, TooSmall
-from foveate.models.port import VisualEstimate
 from foveate.runtime.arena import aligned
 
 T = TypeVar("T")
@@ -36,33 +35,26 @@ ALIGNMENT_BYTES = 64 * 8
 """Room for the alignment of the embedding tensor and its DeepStack levels (at most seven)."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a flight starts: encoded bytes with a hold of its own on them and what their header said; or, where a picture was only named,
-    a lease of its own on inputs that a cache held. ``whom``: the tenant that asked first, ``serving``: the version that makes it.
-    """
-
-    blob: Blob
-    held: SlotHold | Lease[ProcessorEntry]
-    header: ImageHeader
-    estimate: VisualEstimate
-    whom: str
-    serving: Serving
-
-
 async def produce(key: EncoderKey, source: Source, tools: Tools, started: float) -> Made:
-    """Prepare and encode one picture, and offer what was made to the caches. ``started`` is when it was asked for."""
+    """Prepare and encode one picture, and offer what was made to the caches. ``started`` is when it was asked for.
+
+    Raises what its media worker and its encoder refuse it with.
+    """
     deadline = started + tools.limits.item_seconds_max
-    kept = tools.processor_cache.get(key.processor_key) if isinstance(source.held, SlotHold) else source.held.again()
+    kept: Lease[ProcessorEntry] | None
+    if not isinstance(source.start, Encoded):
+        kept = source.start.again()
+    elif source.cached:
+        kept = tools.processor_cache.get(key.processor_key)
+    else:
+        kept = tools.processor_cache.peek(key.processor_key)
     with _blamed("media_decode", started):
         inputs = kept if kept is not None else await _prepare(key, source, tools, started=started, deadline=deadline)
     try:
         prepared = inputs.entry.prepared
         before = () if kept is not None else prepared.spans
         with _blamed("vision_encode", before[-1].end if before else started, before):
-            lease, spans = await _encode(
-                key, prepared, before, source.serving, tools, deadline=deadline, started=started
-            )
+            lease, spans = await _encode(key, prepared, before, source, tools, deadline=deadline, started=started)
     finally:
         inputs.release()
     if key in tools.encoder_cache:
@@ -87,7 +79,8 @@ async def _prepare(
     known = tools.bad_media.find(key.processor_key, now())
     if known is not None:
         raise known.error()
-    size = source.estimate.input_bytes_max
+    assert isinstance(source.start, Encoded)
+    size = source.start.estimate.input_bytes_max
     out = take(tools, size)
     try:
         reply = await _run(source, key, out, tools, deadline)
@@ -104,15 +97,15 @@ async def _prepare(
     except BaseException:
         out.release()
         raise
-    return _keep_inputs(key, reply.image, out, started, tools)
+    return _keep_inputs(key, reply.image, out, started, tools if source.cached else None)
 
 
 async def _run(
     source: Source, key: EncoderKey, out: SlotHold, tools: Tools, deadline: float
 ) -> Prepared | TooSmall | JobFailed:
-    job = Prepare(source.blob.slot, source.header, key.options, out.slot)
-    assert isinstance(source.held, SlotHold)
-    held = (source.held.retain(), out.retain())
+    assert isinstance(source.start, Encoded)
+    job = Prepare(source.start.blob.slot, source.start.header, key.options, out.slot)
+    held = (source.start.hold.retain(), out.retain())
 
     def done() -> None:
         """The worker touches neither slot any more, whatever became of those who asked."""
@@ -125,7 +118,7 @@ async def _run(
 
 
 def _keep_inputs(
-    key: EncoderKey, image: PreparedImage, hold: SlotHold, started: float, tools: Tools
+    key: EncoderKey, image: PreparedImage, hold: SlotHold, started: float, tools: Tools | None
 ) -> Lease[ProcessorEntry]:
     hold.shrink(image.inputs.used)
     decode, process = image.spans
@@ -136,7 +129,7 @@ def _keep_inputs(
     inputs = TensorBundle(hold.slot, image.inputs.tensors, image.inputs.used)
     prepared = PreparedImage(image.replacement, image.rows, inputs, image.meta, spans)
     entry = ProcessorEntry(prepared, _cost(image.spans))
-    kept = tools.processor_cache.put(key.processor_key, entry, aligned(hold.slot.size))
+    kept = None if tools is None else tools.processor_cache.put(key.processor_key, entry, aligned(hold.slot.size))
     return LooseLease(entry, hold) if kept is None else _given_away(kept, hold)
 
 
@@ -144,17 +137,19 @@ async def _encode(
     key: EncoderKey,
     prepared: PreparedImage,
     before: Sequence[Span],
-    serving: Serving,
+    source: Source,
     tools: Tools,
     *,
     deadline: float,
     started: float,
 ) -> tuple[Lease[EncoderEntry], tuple[Span, ...]]:
-    hold = take(tools, prepared.rows * serving.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES)
+    hold = take(tools, prepared.rows * source.serving.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES)
     try:
-        encoded = await _encode_once_restarted(prepared, hold, serving, tools, deadline=deadline)
+        encoded = await _encode_once_restarted(prepared, hold, source.serving, tools, deadline=deadline)
         if encoded.rows != prepared.rows:
             raise EncodeFailed(detail=f"{encoded.rows} rows encoded, {prepared.rows} placeholders in the prompt")
+        if source.serving.encoder_version != key.encoder_version:
+            raise EngineUnavailable(detail="the engine restarted with another encoder while it encoded")
     except BaseException:
         hold.release()
         raise
@@ -163,7 +158,7 @@ async def _encode(
     embeddings = TensorBundle(hold.slot, encoded.embeddings.tensors, encoded.embeddings.used)
     cost = _cost((*prepared.spans, *encoded.spans))
     entry = EncoderEntry(prepared.replacement, prepared.rows, prepared.meta, embeddings, cost, key.name())
-    kept = tools.encoder_cache.put(key, entry, aligned(hold.slot.size))
+    kept = tools.encoder_cache.put(key, entry, aligned(hold.slot.size)) if source.cached else None
     return (LooseLease(entry, hold) if kept is None else _given_away(kept, hold)), spans
 
 

@@ -1,12 +1,65 @@
-"""Which version of the model answers which request."""
+"""Which versions of the model there are: the one that serves, at most one on trial beside it, and those that only finish what they began.
+
+A request begins with the version that serves and may be given to the one on trial when its contents are known
+(:mod:`foveate.journey.choose`); from then on nothing moves it. Which of them there are changes in one step, between two requests.
+"""
 
 from __future__ import annotations
 
 from foveate.journey.serving import Serving
+from foveate.journey.trial import Trial
 
 
 class RollOut:
-    """Holds the version that serves."""
+    """Holds them. ``retiring`` take no new requests."""
 
     def __init__(self, stable: Serving) -> None:
         self.stable = stable
+        self.trial: Trial | None = None
+        self.retiring: list[Serving] = []
+        self._past_media_restarts = 0
+        self._past_engine_restarts = 0
+
+    @property
+    def all(self) -> list[Serving]:
+        """Every version that has processes."""
+        return [self.stable, *([self.trial.new] if self.trial is not None else []), *self.retiring]
+
+    @property
+    def media_restarts(self) -> int:
+        """Media workers replaced, those of versions that are gone included."""
+        return self._past_media_restarts + sum(serving.media.restarts for serving in self.all)
+
+    @property
+    def engine_restarts(self) -> int:
+        """Engine processes replaced, those of versions that are gone included."""
+        return self._past_engine_restarts + sum(serving.restarts() for serving in self.all)
+
+    def begin(self, trial: Trial) -> None:
+        """Let a new version take its share from now on."""
+        assert self.trial is None, "one trial at a time"
+        self.trial = trial
+
+    def end(self, *, promoted: bool) -> Serving:
+        """End the trial: the new version serves all from now on, or none. Returns the one that takes no more."""
+        trial, self.trial = self.trial, None
+        assert trial is not None, "there is no trial to end"
+        trial.close()
+        gone = trial.old if promoted else trial.new
+        if promoted:
+            self.stable = trial.new
+        self.retiring.append(gone)
+        return gone
+
+    async def stop(self, serving: Serving) -> None:
+        """End a version's processes."""
+        await serving.stop()
+        self._past_media_restarts += serving.media.restarts
+        self._past_engine_restarts += serving.restarts()
+        if serving in self.retiring:
+            self.retiring.remove(serving)
+
+    async def aclose(self) -> None:
+        """End every version's processes."""
+        for serving in self.all:
+            await serving.stop()

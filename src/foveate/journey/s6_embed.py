@@ -11,13 +11,17 @@ from collections.abc import Sequence
 
 from foveate.caches.aliases import Content
 from foveate.caches.keys import EncoderKey
+from foveate.caches.processor import ProcessorEntry
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, FoveateError
-from foveate.core.media import ImageOptions
+from foveate.core.media import RAW, ImageOptions
 from foveate.core.stages import Span
+from foveate.journey.holds import Lease
 from foveate.journey.job import Item, Job
-from foveate.journey.produce import Source, produce
+from foveate.journey.produce import produce
+from foveate.journey.source import Encoded, Source
 from foveate.journey.tools import Tools
+from foveate.journey.trial import Sample
 
 
 async def embed(item: Item, job: Job, tools: Tools) -> None:
@@ -40,13 +44,13 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         item.ledger.spared("encoder_cache", item.lease.entry.cost_ms)
     else:
         # The flight may outlive this request, so it has a hold of its own on what it starts from.
-        held = item.inputs.again() if item.inputs is not None else item.hold.retain() if item.hold is not None else None
-        assert held is not None, "a picture to be made has neither bytes nor inputs"
-        source = Source(item.blob, held, item.header, item.estimate, job.request.caller.tenant, job.serving)
+        start = start_of(item)
+        assert start is not None, "a picture to be made has neither bytes nor inputs"
+        source = Source(start, job.request.caller.tenant, job.serving)
         leave = job.serving.enter()
 
         def ended() -> None:
-            held.release()
+            source.release()
             leave()
 
         try:
@@ -74,9 +78,37 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
             job.ledger.counts.processor_cache_hits += 1
             item.ledger.spared("processor_cache", made.lease.entry.cost_ms, "media_decode", "mm_processor")
         item.ledger.spans(since(made.spans, asked))
+    offer_sample(item, key, job)
     item.release_media()
     item.ready_at = now()
     item.ledger.ready(item.ready_at)
+
+
+def start_of(item: Item) -> Encoded | Lease[ProcessorEntry] | None:
+    """Return, to be given back by the caller, what the item's embeddings can be made of, if anything."""
+    if item.inputs is not None:
+        return item.inputs.again()
+    if item.hold is None:
+        return None
+    assert item.blob is not None
+    assert item.header is not None
+    assert item.estimate is not None
+    return Encoded(item.blob, item.hold.retain(), item.header, item.estimate)
+
+
+def offer_sample(item: Item, key: EncoderKey, job: Job) -> None:
+    """Let a trial have the picture encoded by its other version too, if it wants it and there is something to do it from."""
+    trial = job.trial
+    assert item.header is not None
+    # Decoded frames of videos lie together in slots of many megabytes, too much to keep for a look.
+    if trial is None or item.lease is None or item.header.format == RAW or not trial.wants(key.digest):
+        return
+    start = start_of(item)
+    if start is None:
+        return
+    by_new = job.serving is trial.new
+    source = Source(start, job.request.caller.tenant, trial.old if by_new else trial.new, cached=False)
+    trial.offer(Sample(key, item.lease.again(), source, by_new=by_new))
 
 
 def cache_key(item: Item, job: Job, tools: Tools) -> EncoderKey:
@@ -87,8 +119,7 @@ def cache_key(item: Item, job: Job, tools: Tools) -> EncoderKey:
 
 def key_of(digest: str, options: ImageOptions, job: Job, tools: Tools) -> EncoderKey:
     """Return the key of a picture's embeddings, by its content and by who may meet it."""
-    serving = job.serving
-    return EncoderKey(digest, serving.processor_version, options, serving.encoder_version, job.scope)
+    return EncoderKey(digest, job.serving.processor_version, options, job.encoder_version, job.scope)
 
 
 def bind_name(item: Item, job: Job, tools: Tools) -> None:

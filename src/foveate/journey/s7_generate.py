@@ -54,6 +54,10 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
     assert job.work is not None
     engine, begun = job.serving.engine, False
     for retry_left in (True, False):
+        if job.items and job.serving.encoder_version != job.encoder_version:
+            raise EngineUnavailable(
+                detail="the engine restarted with another encoder than the pictures were encoded by"
+            )
         try:
             async with aclosing(engine.generate(job.work)) as events:
                 async for event in events:

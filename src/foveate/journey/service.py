@@ -19,9 +19,12 @@ from foveate.decisions.budget import CONTEXT_LIMIT, DECODE_LIMIT
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
 from foveate.journey.cache_port import CacheOperator
+from foveate.journey.canary import Canaries
+from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.estimate import estimate
 from foveate.journey.holds import EarlyHold, SlotHold
 from foveate.journey.in_flight import SERVER_LIMITS
+from foveate.journey.job import Job
 from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked
 from foveate.journey.room import take
@@ -41,8 +44,10 @@ UNKNOWN_TOKENS: Final = ("max_visual_tokens", "max_tenant_visual_tokens", SERVER
 class Journey:
     """The service behind every route (:class:`foveate.journey.port.Service`)."""
 
-    def __init__(self, tools: Tools, *, models: tuple[str, ...]) -> None:
+    def __init__(self, tools: Tools, *, models: tuple[str, ...], canaries: CanaryOperator | None = None) -> None:
+        """Without ``canaries`` no new version can be tried."""
         self.tools = tools
+        self._canaries = canaries or Canaries(tools, None)
         self.relays = tools.relay is not None
         self._models = models
         self.body_bytes_max = tools.limits.body_bytes_max
@@ -102,13 +107,16 @@ class Journey:
         self._idle.clear()
         self.tools.observer.opened(ledger)
 
-    def ended(self, ledger: RequestLedger, outcome: Outcome, error: FoveateError | None) -> None:
+    def ended(self, job: Job, outcome: Outcome, error: FoveateError | None) -> None:
         """Count a request out, with its one ending."""
         self._open -= 1
         if self._open == 0:
             self._idle.set()
         code, limit_name = (None, None) if error is None else (error.code, error.limit_name)
-        self.tools.observer.ended(ledger.end(outcome, error_code=code, limit_name=limit_name, at=now()))
+        record = job.ledger.end(outcome, error_code=code, limit_name=limit_name, at=now())
+        self.tools.observer.ended(record)
+        if job.trial is not None and record.role is not None and outcome != "estimated":
+            job.trial.ended(record.role, record)
 
     @asynccontextmanager
     async def body(self, bytes_max: int, caller: Caller) -> AsyncIterator[BodyBuffer]:
@@ -240,6 +248,10 @@ class Journey:
         """What was seen of requests."""
         return self.tools.observer
 
+    def canary(self) -> CanaryOperator:
+        """What an operator may do with a new version of the model."""
+        return self._canaries
+
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""
         return JourneyAnswer(self, request, unpacked)
@@ -266,7 +278,7 @@ class Journey:
             raise
         finally:
             job.end()
-            self.ended(job.ledger, outcome, failure)
+            self.ended(job, outcome, failure)
 
     async def metrics(self) -> tuple[bytes, str]:
         """The Prometheus exposition and its content type, rendered off the event loop."""

@@ -7,7 +7,7 @@ its users until it ends; a version that was replaced is stopped when it has none
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from foveate.engines.port import Encoder, Engine
@@ -18,7 +18,10 @@ from foveate.models.port import PromptSide
 
 @dataclass(eq=False)
 class Serving:
-    """The collaborators that belong to one version. ``name`` is the directory or hub id that it was loaded from."""
+    """The collaborators that belong to one version. ``name`` is the directory or hub id that it was loaded from.
+
+    ``restarts`` tells how many of its engine's processes were replaced; ``stop`` ends all of them.
+    """
 
     name: str
     prompt_side: PromptSide
@@ -26,6 +29,8 @@ class Serving:
     media: MediaPool
     encoder: Encoder
     engine: Engine
+    restarts: Callable[[], int]
+    stop: Callable[[], Awaitable[None]]
     users: int = field(default=0, init=False)
     _unused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 

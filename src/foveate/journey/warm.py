@@ -14,12 +14,14 @@ from foveate.core.errors import FoveateError, StartupError
 from foveate.core.media import DataRef, ImageOptions, PreparedImage
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 from foveate.engines.port import EngineWork, PictureInput
+from foveate.journey.embedding_difference import is_finite
 from foveate.journey.holds import SlotHold
 from foveate.journey.produce import ALIGNMENT_BYTES
 from foveate.journey.serving import Serving
 from foveate.media.messages import Prepare, Prepared
 from foveate.media.probe import probe
 from foveate.runtime.arena import Arena
+from foveate.runtime.tensors import read_bundle
 
 SIDE = 224
 SECONDS_MAX = 60.0
@@ -34,6 +36,8 @@ async def warm(serving: Serving, arena: Arena) -> None:
             for image in prepared:
                 picture = await _encode(image, serving, arena, held)
                 await _generate(serving.prompt_side.tokenize(prompt, [image.replacement]), picture, serving)
+    except StartupError:
+        raise
     except FoveateError as error:
         detail = f"{error.code}: {error.detail}"
         raise StartupError(f"The model cannot take a picture: {error.public}", detail=detail) from error
@@ -64,6 +68,10 @@ async def _encode(prepared: PreparedImage, serving: Serving, arena: Arena, held:
     out = SlotHold(arena, arena.allocate(size))
     held.callback(out.release)
     encoded = await serving.encoder.encode(prepared, out.slot, deadline=now() + SECONDS_MAX)
+    if not is_finite(read_bundle(arena.view(out.slot), encoded.embeddings)):
+        raise StartupError(
+            "The model's vision encoder gives values that are not finite (NaN or Inf) for a grey picture."
+        )
     return PictureInput(encoded.embeddings, encoded.rows, prepared.meta)
 
 

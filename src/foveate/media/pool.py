@@ -39,13 +39,14 @@ _BACKOFF_SECONDS_MAX = 5.0
 
 
 class PoolConfig(msgspec.Struct, frozen=True):
-    """What the pool may use. ``config`` is handed to every worker's entry point.
+    """What the pool may use. ``config`` is handed to every worker's entry point; workers are named from ``first_index`` on.
 
     A job that no worker is there for waits ``down_seconds_max`` for one to come back.
     """
 
     workers: int
     config: Any
+    first_index: int = 0
     queue_depth_max: int = 512
     job_seconds_max: float = 10.0
     memory_bytes_max: int = 0
@@ -86,7 +87,7 @@ class MediaPool:
         """Workers killed because a job took too long or they broke the protocol."""
         self._runtime = runtime
         self._config = config
-        self._seats = [_Seat(index) for index in range(config.workers)]
+        self._seats = [_Seat(config.first_index + number) for number in range(config.workers)]
         # The last to become idle works first: its memory is still warm, and the others' may be swapped or never
         # touched.
         self._idle: list[_Seat] = []

@@ -13,7 +13,17 @@ from foveate.core import clock
 from foveate.core.budget import ANYONE, DEFAULT_TIER
 from foveate.core.stages import Modality, Span, Stage
 from foveate.observe.critical_path import ItemSpans, fold
-from foveate.observe.records import Arrival, Breakdown, CachedSource, Counts, Found, ItemRecord, LedgerRecord, Outcome
+from foveate.observe.records import (
+    Arrival,
+    Breakdown,
+    CachedSource,
+    Counts,
+    Found,
+    ItemRecord,
+    LedgerRecord,
+    Outcome,
+    Role,
+)
 from foveate.observe.spending import Spent, total
 
 
@@ -106,6 +116,7 @@ class RequestLedger:
         self.modality: Modality = "multimodal" if images or videos else "text"
         self.counts = Counts(images=images, videos=videos)
         self.spent = Spent()
+        self.role: Role | None = None
         self._spans: list[Span] = []
         self._items: dict[int, ItemLedger] = {}
         self._choices: dict[int, _Choice] = {}
@@ -207,6 +218,7 @@ class RequestLedger:
                 self._item_record(item, at) for item in sorted(self._items.values(), key=lambda item: item.index)
             ),
             spent=total((self.spent, *(item.spent for item in self._items.values()))),
+            role=self.role,
         )
 
     def _engine_seen_ms(self, breakdown: Breakdown) -> float:

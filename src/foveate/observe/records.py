@@ -17,6 +17,9 @@ from foveate.observe.spending import Spent
 Outcome = Literal["answered", "estimated", "refused", "overloaded", "failed", "cancelled"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 CachedSource = Literal["cache", "revalidated"]
+Role = Literal["stable", "canary"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+"""Of a version of the model: the one that serves, or a new one on trial beside it."""
 Found = Literal["encoder_cache", "processor_cache", "in_flight"]
 """What spared the work on an item: a cache, or equal work in flight for another request."""
 
@@ -130,6 +133,7 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     ``modality`` is unknown of a request that was refused before its body was understood, ``tenant`` and ``tier`` are
     empty where nobody could tell who asks.
     ``limit_name`` is the limit that refused it, of a tier or of the server. ``spent`` includes that of all items.
+    ``role`` is that of the model's version which it was given to while a new one was on trial.
     """
 
     request_id: str
@@ -146,3 +150,4 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     breakdown: Breakdown
     items: tuple[ItemRecord, ...]
     spent: Spent = msgspec.field(default_factory=Spent)
+    role: Role | None = None

@@ -74,6 +74,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``error`` and ``limit_name`` say why it was not
     answered, or, where it was only estimated, the first reason why it would not be. The counts, from ``images`` to
     ``adjustments``, are those of :class:`foveate.observe.records.Counts`: every quantity that the budget of ``tier`` limits.
+    ``version`` is ``stable`` or ``canary`` of a request with media while a new version of the model is on trial, else null.
     ``fetch_bytes`` to ``cache_saved_ms`` are what it took (:class:`foveate.observe.spending.Spent`), items included.
     ``starts_ms`` says when the stages that are not null began, in the order of the fields, counted from the request's arrival, and
     ``critical`` which item's stages they are. ``items`` lists at most ITEMS_MAX pictures, those that were ready last, and fewer where a
@@ -85,6 +86,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     tenant: str = ""
     tier: str = ""
+    version: str | None = None
     modality: str
     outcome: str
     error: str | None = None
@@ -148,6 +150,7 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         model=redact_text(record.model[:NAME_MAX]),
         tenant=record.tenant[:TENANT_MAX],
         tier=record.tier[:TENANT_MAX],
+        version=record.role,
         modality=record.modality,
         outcome=record.outcome,
         error=record.error_code,

@@ -19,10 +19,11 @@ from foveate.core.errors import error_classes
 from foveate.core.kept import SKIP_REASONS
 from foveate.core.stages import STAGES, Modality
 from foveate.decisions.budget import SERVER_LIMITS
+from foveate.decisions.canary import Fault
 from foveate.decisions.eviction import EVICTION_REASONS
 from foveate.decisions.freshness import NOT_KEPT
 from foveate.decisions.objectives import OBJECTIVES, WINDOWS
-from foveate.observe.records import OUTCOMES
+from foveate.observe.records import OUTCOMES, ROLES
 
 FetchOutcome = Literal["fetched", "not_modified", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
 FETCH_OUTCOMES: Final[tuple[FetchOutcome, ...]] = get_args(FetchOutcome)
@@ -30,6 +31,8 @@ CacheName = Literal["processor", "encoder"]
 CACHES: Final[tuple[CacheName, ...]] = get_args(CacheName)
 """Those whose keys are contents. The media cache is apart: its keys are URLs, and its entries' time runs out."""
 CacheGroup = CacheName | Literal["media"]
+COMPARED: Final = ("compared", "rows_differ", "not_finite", "failed", "skipped")
+CANARY_ENDINGS: Final = ("promoted", "rolled_back", "refused", *get_args(Fault))
 Kind = Literal["counter", "gauge", "histogram"]
 
 
@@ -173,6 +176,38 @@ def _kv_prefix() -> list[Metric]:
     ]
 
 
+def _canary() -> list[Metric]:
+    section, role = "Canary", Label("role", ROLES)
+    requests = "Requests with media that were given to a version while a new one was on trial, by how they ended."
+    compared = "Pictures to be encoded by both versions, by what became of it."
+    ended = "Roll-outs that ended: by an operator, by a refusal to load, or by the fault that the new version had."
+
+    def read(name: str, help_: str) -> Metric:
+        return Metric(section, f"foveate_canary_{name}", "gauge", help_, read=True)
+
+    return [
+        read("share", "Share of contents that meet the new version on trial; 0 where there is none."),
+        read("versions", "Versions of the model that have processes, those that finish what they began included."),
+        Metric(section, "foveate_canary_requests_total", "counter", requests, (role, OUTCOME)),
+        Metric(
+            section,
+            "foveate_canary_ttft_seconds",
+            "histogram",
+            "Of these, the time to the first token.",
+            (role,),
+            SECONDS,
+        ),
+        Metric(section, "foveate_canary_comparisons_total", "counter", compared, (Label("outcome", COMPARED),)),
+        read("cosine_mean", "Mean cosine between new and old embeddings; absent before the first comparison."),
+        read("cosine_min", "Lowest cosine of a picture; absent before the first comparison."),
+        read(
+            "relative_norm_mean",
+            "Mean length of new embeddings by that of old ones; absent before the first comparison.",
+        ),
+        Metric(section, "foveate_canary_ended_total", "counter", ended, (Label("outcome", CANARY_ENDINGS),)),
+    ]
+
+
 def _budget() -> list[Metric]:
     section = "Budgets"
     rejected = "Requests refused by a limit of their tier or of the server, by the limit that a client was told."
@@ -273,6 +308,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_media_cache(),
     *_restored(),
     *_kv_prefix(),
+    *_canary(),
     *_budget(),
     *_parts(),
 )

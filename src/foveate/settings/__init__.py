@@ -16,6 +16,7 @@ from foveate.settings.page import reference
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
+    CanarySettings,
     CostSettings,
     EngineSettings,
     FetchSettings,
@@ -33,6 +34,7 @@ from foveate.settings.upstreams import UpstreamServer, UpstreamSettings
 __all__ = [
     "AuthSettings",
     "CacheSettings",
+    "CanarySettings",
     "CostSettings",
     "Declared",
     "EngineSettings",

@@ -215,6 +215,29 @@ class CacheSettings(Section):
     aliases_max: int = setting(16384, "Clients' own names for pictures (uuid) remembered.", low=1, high=10_000_000)
 
 
+class CanarySettings(Section):
+    """A new version of the model on trial (docs/canary.md): what it may differ by before it is rolled back by itself."""
+
+    compared_share: float = setting(
+        0.2, "Share of contents that both versions encode, to compare the embeddings.", low=0, high=1
+    )
+    samples_min: int = setting(
+        20, "Comparisons, and requests of each version, before means and medians are judged.", low=1, high=1000
+    )
+    cosine_min: float = setting(
+        0.9, "Mean cosine between new and old embeddings below which it is rolled back; -1: whatever it is.", low=-1,
+        high=1,
+    )  # fmt: skip
+    norm_ratio_max: float = setting(2.0, "How many times longer or shorter new embeddings may be on average.", low=1)
+    error_ratio_max: float = setting(
+        2.0, "How many times the old version's share of errors (1 % at least) the new one's may be, beyond chance.",
+        low=1,
+    )  # fmt: skip
+    latency_ratio_max: float = setting(
+        1.5, "How many times the old version's median time to the first token the new one's may be.", low=1
+    )
+
+
 class LimitSettings(Section):
     """How much is under way at once."""
 

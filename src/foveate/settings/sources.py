@@ -25,6 +25,7 @@ from foveate.settings.keys import hashed
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
+    CanarySettings,
     CostSettings,
     EngineSettings,
     FetchSettings,
@@ -63,6 +64,7 @@ class Settings(BaseSettings):
     media: MediaSettings = MediaSettings()
     fetch: FetchSettings = FetchSettings()
     cache: CacheSettings = CacheSettings()
+    canary: CanarySettings = CanarySettings()
     limits: LimitSettings = LimitSettings()
     cost: CostSettings = CostSettings()
     slo: SloSettings = SloSettings()

@@ -36,6 +36,7 @@ from foveate.journey.cache_port import (
     Forgotten,
     MediaCacheReport,
 )
+from foveate.journey.canary_port import CanaryReport, VersionReport
 from foveate.journey.port import (
     Answer,
     BodyBuffer,
@@ -221,6 +222,7 @@ class FakeService:
     estimated: Estimate = FREE
     cached: FakeCaches = field(default_factory=lambda: FakeCaches())
     observer: Observer = field(default_factory=lambda: Observer(Metrics(), None))
+    tried: FakeCanary = field(default_factory=lambda: FakeCanary())
     ended: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     refused_tenants: list[str | None] = field(default_factory=list)
@@ -243,6 +245,9 @@ class FakeService:
 
     def observed(self) -> Observer:
         return self.observer
+
+    def canary(self) -> FakeCanary:
+        return self.tried
 
     async def reload(self) -> Reloaded:
         if self.reload_refused is not None:
@@ -335,3 +340,32 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 def with_parts(*parts: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": list(parts)}]}
+
+
+@dataclass
+class FakeCanary:
+    """Notes what it is asked, and refuses with ``refusal`` where there is one."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    refusal: FoveateError | None = None
+
+    def report(self) -> CanaryReport:
+        return CanaryReport("none", VersionReport("m", "p", "e"))
+
+    async def start(self, model: str, *, share: float, warm: int) -> CanaryReport:
+        return self._note("start", model, share, warm)
+
+    def set_share(self, share: float) -> CanaryReport:
+        return self._note("share", share)
+
+    def promote(self) -> CanaryReport:
+        return self._note("promote")
+
+    async def rollback(self) -> CanaryReport:
+        return self._note("rollback")
+
+    def _note(self, *asked: Any) -> CanaryReport:
+        self.asked.append(asked)
+        if self.refusal is not None:
+            raise self.refusal
+        return self.report()

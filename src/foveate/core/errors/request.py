@@ -57,6 +57,30 @@ class RequestNotFound(Refused):
     sentence = "No request with this id is among those that ended last. The request log may have it (foveate log show)."
 
 
+class CanaryRunning(Refused):
+    """A new version of the model is loading or on trial already; there is one at a time."""
+
+    code = "canary_running"
+    kind = Kind.CONFLICT
+    sentence = "A new version is loading or on trial already. Promote it or roll it back first."
+
+
+class CanaryNotFound(Refused):
+    """No new version of the model is on trial."""
+
+    code = "no_canary"
+    kind = Kind.NOT_FOUND
+    sentence = "No new version is on trial."
+
+
+class CanaryRefused(Refused):
+    """A new version of the model cannot be served; the one that serves is untouched."""
+
+    code = "canary_refused"
+    kind = Kind.UNDECODABLE
+    sentence = "The new version cannot be served."
+
+
 class MethodNotAllowed(Refused):
     """The path is part of the API, but not with this method; the header ``Allow`` names those that are."""
 
