@@ -91,6 +91,7 @@ GROUPS: dict[str, dict[int, str]] = {
         90: "URL-keyed cache and changed content",
         91: "Rotating signatures",
         92: "Hit latency reveals other tenants' content",
+        97: "Request-local ids reused after a restart",
         98: "Requests without a tenant",
         99: "Stale after a model or processor change",
     },
@@ -125,8 +126,5 @@ GROUPS: dict[str, dict[int, str]] = {
     },
 }
 
-ELSEWHERE: dict[int, str] = {
-    99: "A processor's and an encoder's version are hashes of their files and part of every key; the caches end with the process. "
-    "`tests/unit/models/test_versions.py` changes `image_mean` and every other part, and sees the version change.",
-}
+ELSEWHERE: dict[int, str] = {}
 """Why a case has no black-box test here."""
