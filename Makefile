@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PROMETHEUS := $(VENV)/prometheus
 export HF_HUB_OFFLINE ?= 1
 SECONDS ?= 60
 
@@ -23,7 +24,10 @@ $(STAMP): pyproject.toml constraints.txt
 serve: $(STAMP) ## Serve the shipped model on http://127.0.0.1:8000 (ARGS="--port 9000" passes flags on)
 	$(BIN)/foveate serve $(ARGS)
 
-test: $(STAMP) ## Run all tests (ARGS="-k name" passes options to pytest)
+$(PROMETHEUS): tools/fetch_prometheus.sh | $(STAMP)
+	@bash tools/fetch_prometheus.sh $@
+
+test: $(STAMP) $(PROMETHEUS) ## Run all tests (ARGS="-k name" passes options to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(STAMP) ## Lint, types, import layers
