@@ -25,25 +25,38 @@ MIXED_REQUESTS = 200
 TEXT_REQUESTS = 40
 
 
-def picture_body(server: Running, data: bytes) -> bytes:
-    """Return a chat request with one inline picture."""
+def picture_body(server: Running, data: bytes, beginning: str = "") -> bytes:
+    """Return the JSON of a question about an inline picture, which some words may precede."""
     picture = {"type": "image_url", "image_url": {"url": data_url(data)}}
-    return chat_body([picture, {"type": "text", "text": QUESTION}], model=server.model)
+    words = [{"type": "text", "text": beginning}] if beginning else []
+    return chat_body([*words, picture, {"type": "text", "text": QUESTION}], model=server.model)
 
 
 def repeated(rounds: int) -> list[Figure]:
-    """First against repeated: the same 1080p picture asked about twice, a new picture each round."""
-    ratios: list[float] = []
+    """First against repeated: the same 1080p picture asked about in another prompt, and in the same one, a new picture each round."""
+    embedded: list[float] = []
+    known: list[float] = []
     with running() as server, Connection(HOST, server.port) as connection:
         connection.ask(picture_body(server, encoded(photograph(1920, 1080, 99), quality=85)))
         for round_ in range(rounds * 4):
-            body = picture_body(server, encoded(photograph(1920, 1080, 100 + round_), quality=85))
-            first, again = connection.ask(body), connection.ask(body)
-            if not {"media_decode", "mm_processor", "vision_encode"}.isdisjoint(again.timing):
-                raise AssertionError("a repeated picture was decoded, processed or encoded again")
-            ratios.append(again.timing["ttft"] / first.timing["ttft"])
-    what = f"TTFT of the second request for a 1080p JPEG / of the first, {len(ratios)} pictures"
-    return [Figure("Repeated picture, TTFT again / first", what, tuple(ratios), "x")]
+            data = encoded(photograph(1920, 1080, 100 + round_), quality=85)
+            # Words before the picture, so that no prompt has its KV in common with another.
+            bodies = [picture_body(server, data, f"{word} {round_}.") for word in ("First", "Again", "Again")]
+            first, again, same = (connection.ask(body) for body in bodies)
+            for later in (again, same):
+                if not {"media_decode", "mm_processor", "vision_encode"}.isdisjoint(later.timing):
+                    raise AssertionError("a repeated picture was decoded, processed or encoded again")
+            embedded.append(again.timing["ttft"] / first.timing["ttft"])
+            known.append(same.timing["ttft"] / first.timing["ttft"])
+    what = f"TTFT of a later request for a 1080p JPEG / of the first, {len(known)} pictures"
+    return [
+        Figure(
+            "Repeated picture, TTFT again / first", f"{what}; another prompt, which is prefilled", tuple(embedded), "x"
+        ),
+        Figure(
+            "Repeated prompt with picture, the same", f"{what}; the same prompt, whose KV is kept", tuple(known), "x"
+        ),
+    ]
 
 
 def unattributed(rounds: int) -> list[Figure]:
@@ -91,7 +104,10 @@ async def _overhead(rounds: int) -> list[Figure]:
     await engine.start()
     added: list[float] = []
     try:
-        with running("--engine-threads", "1") as server, Connection(HOST, server.port) as connection:
+        with (
+            running("--engine-threads", "1", "--engine-prefix-cache-bytes-max", "0") as server,
+            Connection(HOST, server.port) as connection,
+        ):
             body = chat_body(GREETING, model=server.model)
             for _ in range(10):
                 connection.ask(body)

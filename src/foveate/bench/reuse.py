@@ -32,32 +32,55 @@ HELD: Final = 8
 COPIES: Final = 3 * HELD
 
 
+PROCESSES: Final = ("gateway", "media", "engine")
+
+
 def flights(rounds: int) -> list[Figure]:
     """Processor time of all the server's processes: 32 requests at once for one new picture, against one request for another."""
-    whole: list[float] = []
-    media: list[float] = []
-    with _origin() as (port, offer), running(*_fetching(port)) as server:
-        _cost(server, offer(0), AT_ONCE)
-        for round_ in range(1, rounds + 1):
-            one, many = offer(2 * round_), offer(2 * round_ + 1)
-            new_one, new_many = _cost(server, one, 1), _cost(server, many, AT_ONCE)
-            known_one, known_many = _cost(server, one, 1), _cost(server, many, AT_ONCE)
-            whole.append(new_many / new_one)
-            media.append((new_many - known_many) / (new_one - known_one))
+    bare, kept = _Flights(), _Flights()
+    for found, flags in ((bare, ("--engine-prefix-cache-bytes-max", "0")), (kept, ())):
+        with _origin() as (port, offer), running(*_fetching(port), *flags) as server:
+            _cost(server, offer(0), AT_ONCE)
+            for round_ in range(1, rounds + 1):
+                found.measure(server, offer(2 * round_), offer(2 * round_ + 1))
     what = (
         f"CPU time of all processes, {AT_ONCE} requests at once for a new 1080p JPEG by URL / one for another, one token each, "
         f"{rounds} rounds"
     )
+    media = (
+        f"{what}; less what as many requests for the same picture cost once it is cached, so that decode, processor and encode "
+        "remain; no KV kept"
+    )
+    name = f"{AT_ONCE} requests for one new picture"
     return [
-        Figure(
-            f"{AT_ONCE} requests for one new picture, media work / of one", _media_only(what), tuple(media), "x", 1.2
+        Figure(f"{name}, media work / of one", media, tuple(bare.media), "x", 1.2),
+        Figure(f"{name}, whole requests / one", what, tuple(kept.whole), "x", 1.2),
+        Figure(f"{name}, whole requests / one, no KV kept", what, tuple(bare.whole), "x"),
+        *(
+            Figure(f"{requests} for a new picture, CPU time, {kind}", what, tuple(found[kind]), "ms")
+            for requests, found in (("One request", kept.one), (f"{AT_ONCE} requests", kept.many))
+            for kind in PROCESSES
         ),
-        Figure(f"{AT_ONCE} requests for one new picture, whole requests / one", what, tuple(whole), "x", 1.2),
     ]
 
 
-def _media_only(what: str) -> str:
-    return f"{what}; less what as many requests for the same picture cost once it is cached, so that decode, processor and encode remain"
+class _Flights:
+    """What requests for new pictures cost: ratios, a round each, and milliseconds by kind of process."""
+
+    def __init__(self) -> None:
+        self.whole: list[float] = []
+        self.media: list[float] = []
+        self.one: dict[str, list[float]] = {kind: [] for kind in PROCESSES}
+        self.many: dict[str, list[float]] = {kind: [] for kind in PROCESSES}
+
+    def measure(self, server: Running, one: str, many: str) -> None:
+        new_one, new_many = _cost(server, one, 1), _cost(server, many, AT_ONCE)
+        known_one, known_many = (sum(_cost(server, url, count).values()) for url, count in ((one, 1), (many, AT_ONCE)))
+        self.whole.append(sum(new_many.values()) / sum(new_one.values()))
+        self.media.append((sum(new_many.values()) - known_many) / (sum(new_one.values()) - known_one))
+        for kind in PROCESSES:
+            self.one[kind].append(new_one[kind] * 1e3)
+            self.many[kind].append(new_many[kind] * 1e3)
 
 
 def copies(rounds: int) -> list[Figure]:
@@ -172,8 +195,8 @@ def _fetching(port: int) -> tuple[str, ...]:
     return ("--fetch-http-allowed", "--fetch-private-networks", f"{HOST}/32", "--fetch-ports", str(port))
 
 
-def _cost(server: Running, url: str, requests: int) -> float:
-    """Return the CPU seconds that the server spends on requests at once for one picture."""
+def _cost(server: Running, url: str, requests: int) -> dict[str, float]:
+    """Return the CPU seconds that each kind of the server's processes spends on requests at once for one picture."""
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
     body = chat_body(parts, model=server.model, tokens=1)
     with ThreadPoolExecutor(requests) as clients:
@@ -188,7 +211,7 @@ def _cost(server: Running, url: str, requests: int) -> float:
         before = server.cpu_seconds()
         together.wait()
         statuses = {each.result() for each in asked}
-        spent = server.cpu_seconds() - before
+        after = server.cpu_seconds()
     if statuses != {200}:
         raise AssertionError(f"requests for one picture were answered with {statuses}")
-    return spent
+    return {kind: seconds - before.get(kind, 0.0) for kind, seconds in after.items()}

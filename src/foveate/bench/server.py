@@ -33,9 +33,13 @@ class Running(msgspec.Struct, frozen=True):
             text = reply.read().decode()
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
 
-    def cpu_seconds(self) -> float:
-        """Return the processor time of its processes, those that have ended included (proc(5), stat: whole ticks, mostly 10 ms each)."""
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return the processor time of its processes by the kind each calls itself (``media`` of ``foveate: media 0``).
+
+        Those that have ended count for whoever started them (proc(5), stat: whole ticks, mostly 10 ms each).
+        """
         ticks: dict[int, int] = {}
+        kinds: dict[int, str] = {}
         children: dict[int, list[int]] = {}
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it may end meanwhile
@@ -43,12 +47,16 @@ class Running(msgspec.Struct, frozen=True):
                 fields = (process / "stat").read_text().rpartition(")")[2].split()
                 ticks[int(process.name)] = sum(map(int, fields[11:15]))
                 children.setdefault(int(fields[1]), []).append(int(process.name))
-        spent, pending = 0, [self.pid]
+                title = (process / "cmdline").read_bytes().partition(b"\0")[0].decode()
+                kinds[int(process.name)] = title.removeprefix("foveate: ").split(" ")[0]
+        spent: dict[str, float] = {}
+        pending = [self.pid]
         while pending:
             pid = pending.pop()
-            spent += ticks.get(pid, 0)
+            kind = kinds.get(pid, "")
+            spent[kind] = spent.get(kind, 0.0) + ticks.get(pid, 0) / os.sysconf("SC_CLK_TCK")
             pending += children.get(pid, ())
-        return spent / os.sysconf("SC_CLK_TCK")
+        return spent
 
 
 @contextlib.contextmanager
