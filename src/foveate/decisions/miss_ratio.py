@@ -39,7 +39,7 @@ K = TypeVar("K", bound=Digested)
 Numbers = npt.NDArray[np.float64]
 
 SAMPLES_MAX: Final = 8192
-"""Keys followed at most, about 8 MB in CPython. The mean error with this many is 0.2 points (docs/caches.md)."""
+"""Keys followed at most, about 4 MB in CPython. The mean error with this many is 0.2 points (docs/caches.md)."""
 
 HORIZON: Final = 64
 """Multiple of the capacity beyond which reuse may be forgotten: four times the largest multiple that is predicted."""

@@ -74,6 +74,9 @@ class _Marks:
         return found
 
     def split(self, rendered: str) -> tuple[str, ...]:
+        # Nearly always: and a pattern of this nonce alone would have to be compiled, for longer than all the rest takes.
+        if not self._spellings:
+            return (rendered,)
         pieces = re.split(f"{self._nonce}x([0-9]+)y", rendered)
         return tuple(self._spellings[int(piece)] if index % 2 else piece for index, piece in enumerate(pieces))
 
