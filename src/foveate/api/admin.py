@@ -13,6 +13,7 @@ from foveate.api.admin_caches import CacheRoutes
 from foveate.api.admin_canary import CanaryRoutes
 from foveate.api.admin_cost import CostRoutes
 from foveate.api.admin_slo import SloRoutes
+from foveate.api.admin_upstreams import UpstreamRoutes
 from foveate.api.callers import caller_of
 from foveate.api.routing import Row, json_reply
 from foveate.core.budget import ANYONE
@@ -36,6 +37,7 @@ class AdminRoutes:
         self._cost = CostRoutes(service, self._check)
         self._slo = SloRoutes(service, self._check)
         self._canary = CanaryRoutes(service, self._check)
+        self._upstreams = UpstreamRoutes(service, self._check)
 
     async def reload(self, request: Request) -> Response:
         """Read all settings and the keys file again; tiers, keys and the URL policy change at once.
@@ -60,6 +62,7 @@ class AdminRoutes:
             *self._cost.table(),
             *self._slo.table(),
             *self._canary.table(),
+            *self._upstreams.table(),
         ]
 
     def _check(self, request: Request) -> None:

@@ -13,6 +13,7 @@ from foveate.core.errors import StartupError
 from foveate.core.stages import Modality
 from foveate.decisions.canary import Differences
 from foveate.decisions.objectives import Targets
+from foveate.engines.port import Relay, RelayReport
 from foveate.journey.in_flight import QUANTITIES, InFlight
 from foveate.journey.roll_out import RollOut
 from foveate.journey.tools import Tools
@@ -64,6 +65,7 @@ def bind(
     metrics.bind("foveate_slo_goodput_per_second", lambda: objectives.gauge(lambda window: window.goodput))
     metrics.bind("foveate_event_loop_lag_p99_seconds", lag.p99)
     metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
+    _bind_upstreams(metrics, tools.relay)
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
 
 
@@ -97,6 +99,28 @@ def _bind_canary(metrics: Metrics, roll_out: RollOut) -> None:
     of_differences("cosine_mean", lambda found: found.cosine_mean)
     of_differences("cosine_min", lambda found: found.cosine_min)
     of_differences("relative_norm_mean", lambda found: found.norm_ratio_mean)
+
+
+def _bind_upstreams(metrics: Metrics, relay: Relay | None) -> None:
+    """Without a relay there is no series but the one that has no upstream's name."""
+
+    def bind(name: str, read: Callable[[RelayReport], float]) -> None:
+        metrics.bind(
+            f"foveate_upstream_{name}", lambda: {one.name: read(one) for one in (relay.report() if relay else ())}
+        )
+
+    def ended() -> dict[tuple[str, ...], float]:
+        reports = relay.report() if relay else ()
+        return {(one.name, outcome): number for one in reports for outcome, number in one.ended.items()}
+
+    bind("up", lambda one: one.up)
+    bind("draining", lambda one: one.draining)
+    bind("share", lambda one: one.share)
+    bind("in_flight", lambda one: one.in_flight)
+    bind("outstanding_tokens", lambda one: one.outstanding_tokens)
+    bind("resent_total", lambda one: one.resent)
+    metrics.bind("foveate_upstream_requests_total", ended)
+    metrics.bind("foveate_upstream_waiting", lambda: relay.waiting if relay else 0)
 
 
 def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:

@@ -6,7 +6,7 @@ Every implementation passes ``tests/contracts/test_engine_contract.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -211,6 +211,27 @@ class Engine(Protocol):
         ...
 
 
+RelayOutcome = Literal["answered", "refused", "busy", "failed", "cancelled"]
+
+
+class RelayReport(msgspec.Struct, frozen=True):
+    """One server behind this one. ``share`` is the part of its capacity that it may be given now; ``outstanding_tokens`` are prompt tokens
+    that it has still to prefill, and a little for each stream. ``resent`` counts requests whose media it no longer held when they were
+    only named. ``error`` is why it is not up; empty when it is.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    up: bool
+    draining: bool
+    share: float
+    in_flight: int
+    outstanding_tokens: float
+    ended: Mapping[RelayOutcome, int]
+    resent: int
+    error: str
+
+
 class Relay(Protocol):
     """Servers behind this one, which answer requests as clients wrote them."""
 
@@ -230,6 +251,19 @@ class Relay(Protocol):
 
     def needs_bytes(self, model: str) -> bool:
         """Whether any server of this model is sent media as bytes, so that they have to be fetched."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place at any server."""
+        ...
+
+    def report(self) -> tuple[RelayReport, ...]:
+        """Tell about every server, in the order of the configuration."""
+        ...
+
+    def drain(self, name: str, *, draining: bool) -> RelayReport:
+        """Send a server nothing new, or let it have requests again; those under way go on. Raises UpstreamUnknown."""
         ...
 
     def forward(self, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:

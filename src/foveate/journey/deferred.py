@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
+from foveate.engines.port import RelayReport
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.port import (
@@ -69,6 +70,14 @@ class Deferred:
     async def reload(self) -> Reloaded:
         """See the port. Raises EngineUnavailable while loading."""
         return await self._loaded().reload()
+
+    def upstreams(self) -> tuple[RelayReport, ...]:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().upstreams()
+
+    def drain_upstream(self, name: str, *, draining: bool) -> RelayReport:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().drain_upstream(name, draining=draining)
 
     def caches(self) -> CacheOperator:
         """See the port. Raises EngineUnavailable while loading."""

@@ -16,7 +16,7 @@ from foveate.core.errors import ErrorRecord, FoveateError
 from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
-from foveate.engines.port import FinishEvent, TokenEvent
+from foveate.engines.port import FinishEvent, RelayReport, TokenEvent
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.holds import EarlyHold
@@ -243,6 +243,14 @@ class Service(Protocol):
 
     async def reload(self) -> Reloaded:
         """Read the settings again and bring what may change into force. Raises SettingsRefused; the old ones then stay."""
+        ...
+
+    def upstreams(self) -> tuple[RelayReport, ...]:
+        """The servers behind this one; none where the model runs here."""
+        ...
+
+    def drain_upstream(self, name: str, *, draining: bool) -> RelayReport:
+        """Send one of them nothing new, or let it have requests again. Raises UpstreamUnknown."""
         ...
 
     def caches(self) -> CacheOperator:

@@ -11,11 +11,12 @@ import msgspec
 
 from foveate.core.budget import Caller
 from foveate.core.clock import now
-from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, FoveateError
+from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, FoveateError, UpstreamUnknown
 from foveate.core.limits import ARENA_LIMIT
 from foveate.core.media import Blob
 from foveate.core.request import Request
 from foveate.decisions.budget import CONTEXT_LIMIT, DECODE_LIMIT
+from foveate.engines.port import RelayReport
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
 from foveate.journey.cache_port import CacheOperator
@@ -239,6 +240,16 @@ class Journey:
     async def reload(self) -> Reloaded:
         """Read the settings again and bring what may change into force. Raises SettingsRefused; the old ones then stay."""
         return await self.tools.reloads.reload()
+
+    def upstreams(self) -> tuple[RelayReport, ...]:
+        """The servers behind this one; none where the model runs here."""
+        return () if self.tools.relay is None else self.tools.relay.report()
+
+    def drain_upstream(self, name: str, *, draining: bool) -> RelayReport:
+        """Send one of them nothing new, or let it have requests again. Raises UpstreamUnknown."""
+        if self.tools.relay is None:
+            raise UpstreamUnknown
+        return self.tools.relay.drain(name, draining=draining)
 
     def caches(self) -> CacheOperator:
         """What an operator may do with the caches."""

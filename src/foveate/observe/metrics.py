@@ -194,5 +194,5 @@ def _check(metric: Metric, values: tuple[str, ...]) -> None:
     if len(values) != len(metric.labels):
         raise ValueError(f"{metric.name} has {len(metric.labels)} labels, not {len(values)}")
     for label, value in zip(metric.labels, values, strict=True):
-        if value not in label.values:
+        if value not in label.values and not label.settings:
             raise ValueError(f"{metric.name}: {value!r} is not a value of {label.name}")

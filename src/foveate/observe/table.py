@@ -37,10 +37,11 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Label(msgspec.Struct, frozen=True):
-    """A label and all the values it can take."""
+    """A label and all the values it can take; ``settings`` where these are names that the operator gave, of the setting so called."""
 
     name: str
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    settings: str = ""
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -66,6 +67,7 @@ WINDOW: Final = Label("window", tuple(WINDOWS))
 OBJECTIVE: Final = Label("objective", OBJECTIVES)
 VERDICT: Final = Label("verdict", ("good", "bad"))
 RELOAD: Final = Label("outcome", ("reloaded", "refused"))
+UPSTREAM_OUTCOMES: Final = ("answered", "refused", "busy", "failed", "cancelled")
 OTHER: Final = "other"
 LIMIT: Final = Label("limit", (*(field.name for field in FIELDS), *SERVER_LIMITS, OTHER))
 """What a rejection may name: a field of a tier, or a setting that holds for all of them."""
@@ -298,6 +300,27 @@ def _parts() -> list[Metric]:
     ]
 
 
+def _upstreams() -> list[Metric]:
+    of = Label("upstream", settings="upstream.servers")
+    ended = Label("outcome", UPSTREAM_OUTCOMES)
+
+    def read(name: str, kind: Kind, help_: str, *labels: Label) -> Metric:
+        return Metric("Upstreams", f"foveate_upstream_{name}", kind, help_, labels, read=True)
+
+    return [
+        read("up", "gauge", "1 when the server behind this one is asked, else 0.", of),
+        read("draining", "gauge", "1 while an operator lets it have nothing new.", of),
+        read("share", "gauge", "Part of its capacity that it may be given; grows after it came back.", of),
+        read("in_flight", "gauge", "Requests under way there.", of),
+        read("outstanding_tokens", "gauge", "Prompt tokens under way there before their first output.", of),
+        read("requests_total", "counter", "Requests sent there, by how they ended there.", of, ended),
+        read(
+            "resent_total", "counter", "Requests sent again because it no longer held media that were only named.", of
+        ),
+        read("waiting", "gauge", "Requests that wait for a place at any of them."),
+    ]
+
+
 METRICS: Final[tuple[Metric, ...]] = (
     *_requests(),
     *_carried(),
@@ -311,6 +334,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_canary(),
     *_budget(),
     *_parts(),
+    *_upstreams(),
 )
 
 
@@ -341,10 +365,11 @@ def _label_rows() -> list[str]:
     for metric in METRICS:
         for label in metric.labels:
             used.setdefault(label, []).append(f"`{metric.name}`")
-    return [
-        f"| `{label.name}` | {', '.join(names)} | {', '.join(f'`{value}`' for value in label.values)} |"
-        for label, names in used.items()
-    ]
+    return [f"| `{label.name}` | {', '.join(names)} | {_values(label)} |" for label, names in used.items()]
+
+
+def _values(label: Label) -> str:
+    return f"names in `{label.settings}`" if label.settings else ", ".join(f"`{value}`" for value in label.values)
 
 
 if __name__ == "__main__":

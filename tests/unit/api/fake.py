@@ -14,13 +14,20 @@ from foveate.api.app import create_app
 from foveate.api.protocol import ConnectionLimits
 from foveate.api.server import HttpServer, bind
 from foveate.core.budget import Adjustment, Budget, Caller
-from foveate.core.errors import AliasNotFound, CacheKeyNotFound, FoveateError, NotPermitted, Unauthenticated
+from foveate.core.errors import (
+    AliasNotFound,
+    CacheKeyNotFound,
+    FoveateError,
+    NotPermitted,
+    Unauthenticated,
+    UpstreamUnknown,
+)
 from foveate.core.media import Blob, ImageOptions
 from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.decisions.cache_sizing import advise
 from foveate.decisions.miss_ratio import MissRatioCurve
-from foveate.engines.port import FinishEvent, TokenEvent, TokenLogprob, TokenStep
+from foveate.engines.port import FinishEvent, RelayReport, TokenEvent, TokenLogprob, TokenStep
 from foveate.journey.cache_port import (
     Alias,
     Aliases,
@@ -195,6 +202,9 @@ class FakeCaches:
         return Forgotten(tenant, uuid)
 
 
+UPSTREAM = RelayReport("gpu1:8000", ("m",), True, False, 1.0, 2, 900.0, {"answered": 5}, 0, "")
+
+
 @dataclass
 class FakeService:
     """What the API sees as the server's inside. ``ended`` gets how each answer's context was left."""
@@ -239,6 +249,14 @@ class FakeService:
 
     def rules(self) -> RulesInForce:
         return RulesInForce({"default": Budget()}, {"acme": 2}, {"fetch.ports": (80, 443)}, 1.0)
+
+    def upstreams(self) -> tuple[RelayReport, ...]:
+        return (UPSTREAM,)
+
+    def drain_upstream(self, name: str, *, draining: bool) -> RelayReport:
+        if name != UPSTREAM.name:
+            raise UpstreamUnknown
+        return msgspec.structs.replace(UPSTREAM, draining=draining)
 
     def caches(self) -> FakeCaches:
         return self.cached

@@ -84,6 +84,7 @@ from foveate.core.errors.upstream import (
     UpstreamRefused,
     UpstreamTooLarge,
     UpstreamUnavailable,
+    UpstreamUnknown,
     UpstreamUnprocessable,
     UpstreamUnusable,
 )
@@ -146,6 +147,7 @@ __all__ = [
     "UpstreamRefused",
     "UpstreamTooLarge",
     "UpstreamUnavailable",
+    "UpstreamUnknown",
     "UpstreamUnprocessable",
     "UpstreamUnusable",
     "UrlInvalid",

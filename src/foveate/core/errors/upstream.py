@@ -68,6 +68,14 @@ class UpstreamUnusable(Failed):
     sentence = "The server behind this one does not accept this server's requests."
 
 
+class UpstreamUnknown(Refused):
+    """There is no upstream of the name that an operator gave."""
+
+    code = "upstream_unknown"
+    kind = Kind.NOT_FOUND
+    sentence = "No upstream has this name."
+
+
 def refusal_of(status: int) -> type[FoveateError]:
     """Return the class for an upstream's status of 400 and above."""
     if status in _BY_STATUS:

@@ -25,11 +25,12 @@ from foveate.core.errors import (
     UpstreamFailed,
     UpstreamRefused,
     UpstreamUnavailable,
+    UpstreamUnknown,
     UpstreamUnusable,
 )
 from foveate.core.stages import Span
 from foveate.decisions.routing import pick
-from foveate.engines.port import RelayEvent, RelayUsage, RelayWork
+from foveate.engines.port import RelayEvent, RelayOutcome, RelayReport, RelayUsage, RelayWork
 from foveate.engines.upstream import http
 from foveate.engines.upstream.affinity import Link, chain
 from foveate.engines.upstream.body import Body, Filling
@@ -37,7 +38,7 @@ from foveate.engines.upstream.config import RelayConfig
 from foveate.engines.upstream.frames import DONE, Read, Splitter, framed, read
 from foveate.engines.upstream.health import Watch
 from foveate.engines.upstream.http import Gone, Stale, UpstreamHttp
-from foveate.engines.upstream.server import Outcome, Server
+from foveate.engines.upstream.server import Server
 from foveate.runtime.arena import Arena
 
 PATHS: Final = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
@@ -102,6 +103,20 @@ class UpstreamRelay:
     def needs_bytes(self, model: str) -> bool:
         """Whether any server of this model is sent bytes."""
         return any(server.config.mode == "bytes" for server in self.servers if model in server.models)
+
+    def report(self) -> tuple[RelayReport, ...]:
+        """See the port."""
+        at = now()
+        return tuple(server.report(at) for server in self.servers)
+
+    def drain(self, name: str, *, draining: bool) -> RelayReport:
+        """See the port. Raises UpstreamUnknown."""
+        for server in self.servers:
+            if server.config.name == name:
+                server.draining = draining
+                self._wake()
+                return server.report(now())
+        raise UpstreamUnknown
 
     async def start(self) -> None:
         """Look at all servers, and wait until one is up. Raises StartupError."""
@@ -187,7 +202,7 @@ class UpstreamRelay:
         """Ask one server that has a place. Ends without an event where another may be asked; raises what is final."""
         work = asking.work
         body = Body(work, self._filling(server, work), self._arena)
-        outcome: Outcome = "cancelled"
+        outcome: RelayOutcome = "cancelled"
         try:
             async with aclosing(self._answer(server, body, work)) as answer:
                 async for found in answer:
@@ -315,7 +330,7 @@ def _spans(asking: _Asking) -> tuple[Span, ...]:
     return (Span("llm_queue", asking.asked_at, asking.sent_at), Span("upstream", asking.sent_at, now()))
 
 
-def _outcome(error: FoveateError) -> Outcome:
+def _outcome(error: FoveateError) -> RelayOutcome:
     if isinstance(error, UpstreamBusy | UpstreamUnavailable):
         return "busy"
     return "refused" if isinstance(error, UpstreamRefused) else "failed"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Final, get_args
 
 import msgspec
 
 from foveate.decisions import health
 from foveate.decisions.health import Health
 from foveate.decisions.routing import STREAM_TOKENS, Candidate
-from foveate.engines.port import RelayedMedia
+from foveate.engines.port import RelayedMedia, RelayOutcome, RelayReport
 from foveate.engines.upstream.affinity import Link, Memory
 from foveate.engines.upstream.config import RelayConfig, ServerConfig
 
@@ -21,7 +21,6 @@ BUSY_SECONDS_MAX: Final = 5.0
 """How long a server that says it has too much to do is left alone at most, whatever Retry-After it names."""
 TAKES_UUIDS: Final = frozenset({"vllm", "foveate"})
 """Who owns its models, by its own listing, where a uuid beside media is known to be understood."""
-Outcome = Literal["answered", "refused", "busy", "failed", "cancelled"]
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -48,7 +47,7 @@ class Server:
         self.in_flight = 0
         self.outstanding = 0.0
         self.resent = 0
-        self.ended: dict[Outcome, int] = dict.fromkeys(("answered", "refused", "busy", "failed", "cancelled"), 0)
+        self.ended: dict[RelayOutcome, int] = dict.fromkeys(get_args(RelayOutcome), 0)
         self.listed: tuple[Listed, ...] = ()
         self.last_error = ""
         self._relay = relay
@@ -101,6 +100,21 @@ class Server:
             matched=self._memory.matched(links),
         )
 
+    def report(self, now: float) -> RelayReport:
+        """Tell about it."""
+        return RelayReport(
+            name=self.config.name,
+            models=tuple(self.models),
+            up=self.health.up,
+            draining=self.draining,
+            share=round(health.share(self.health, now, self._relay.recover_seconds), 3),
+            in_flight=self.in_flight,
+            outstanding_tokens=self.outstanding,
+            ended=dict(self.ended),
+            resent=self.resent,
+            error=self.last_error,
+        )
+
     def began(self, demand: float, links: Sequence[Link]) -> None:
         """A request is on its way to it."""
         self.in_flight += 1
@@ -111,7 +125,7 @@ class Server:
         """The request's first output came."""
         self.outstanding += STREAM_TOKENS - demand
 
-    def left(self, demand: float, *, prefilled: bool, outcome: Outcome) -> None:
+    def left(self, demand: float, *, prefilled: bool, outcome: RelayOutcome) -> None:
         """The request has ended there."""
         self.in_flight -= 1
         self.outstanding -= STREAM_TOKENS if prefilled else demand
