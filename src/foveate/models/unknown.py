@@ -23,7 +23,7 @@ class UnknownModel:
 
     family = "unknown"
     context_tokens_max = CONTEXT_UNKNOWN
-    processor_version = ""
+    processor_version = "unknown"
     vocabulary_size = 0
 
     def options(self, options: ImageOptions) -> ImageOptions:

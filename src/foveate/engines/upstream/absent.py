@@ -30,7 +30,7 @@ class NoEngine:
     @property
     def info(self) -> EngineInfo:
         """Nothing is known of an encoder here."""
-        return EngineInfo("", "", 0, 0)
+        return EngineInfo("", "none", 0, 0)
 
     async def start(self) -> None:
         """Nothing is to be loaded."""
