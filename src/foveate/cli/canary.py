@@ -129,10 +129,8 @@ def _tell(report: dict[str, Any], *, as_json: bool) -> None:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """Return a report as it is printed for people."""
-    told = [
-        f"state       {report['state'].replace('_', ' ')}"
-        + (f", {report['share']:.4g} of contents" if report["share"] else "")
-    ]
+    share = f", {report['share'] * 100:.4g} % of contents" if report["state"] == "on_trial" else ""
+    told = [f"state       {report['state'].replace('_', ' ')}{share}"]
     told += [f"reason      {report['reason']}"] if report["reason"] else []
     for role in ("stable", "canary"):
         told += _version(role, report[role]) if report[role] else []

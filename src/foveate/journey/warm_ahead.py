@@ -1,7 +1,8 @@
 """Make a new version's embeddings of the hottest contents ahead, so that its first requests do not pay for what the old one's no longer do.
 
-They can only be made of what is held: of inputs in the processor cache, if both versions have the same processor. Encoded bytes are kept
-for no longer than the requests that brought them, so of other contents nothing is held that a new processor could read.
+They can only be made of what is held: of inputs in the processor cache, if both versions have the same processor. Encoded bytes are held
+for no longer than the requests that bring them (the media cache, where it is on, keeps them by URL, not by content), so of other contents
+nothing is held that a new processor could read.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from foveate.settings.tiers import Tier, Tiers
 from foveate.settings.upstreams import UpstreamSettings
 
 ENV_PREFIX: Final = "FOVEATE_"
+ADMIN_KEY: Final = f"{ENV_PREFIX}ADMIN_KEY"
 BUDGET: Final = "multimodal_budget"
 
 
@@ -209,7 +210,8 @@ def _from_file(path: str) -> dict[str, Any]:
 def _refuse_unknown_environment() -> None:
     known = {entry.env for entry in declared()} | {f"{ENV_PREFIX}CONFIG"}
     for name in os.environ:
-        if name.startswith(ENV_PREFIX) and name not in known:
+        # The admin key is for commands that ask a running server; whoever set it may start one in the same shell.
+        if name.startswith(ENV_PREFIX) and name not in known and name != ADMIN_KEY:
             raise StartupError(f"The environment variable {name} is not a setting.{_nearest(name, known)}")
 
 

@@ -202,3 +202,11 @@ def test_a_tier_may_be_called_as_a_limit(tmp_path: Path) -> None:
     file = tmp_path / "foveate.yaml"
     file.write_text("multimodal_budget: {max_images: {max_images: 64}}")
     assert budgets(load(config=str(file)).multimodal_budget)["max_images"].max_images == 64
+
+
+def test_a_server_starts_in_the_shell_of_an_operator_with_an_admin_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOVEATE_ADMIN_KEY", "fov-some-key")
+    load()
+    monkeypatch.setenv("FOVEATE_ADMIN_KEYS", "fov-some-key")
+    with pytest.raises(StartupError, match="FOVEATE_ADMIN_KEYS is not a setting"):
+        load()
