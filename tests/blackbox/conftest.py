@@ -11,6 +11,7 @@ import openai
 import pytest
 from tests.blackbox.origins import Origin, origin
 from tests.blackbox.server import Server
+from tests.otlp import Receiver, receiver
 
 SMALL = ("--media-workers", "2", "--engine-threads", "1")
 """Two cores are enough for the tests, and often all there is."""
@@ -24,7 +25,14 @@ def web() -> Iterator[Origin]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
+def collector() -> Iterator[Receiver]:
+    """Where the shared server exports its traces."""
+    with receiver() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, web: Origin, collector: Receiver) -> Iterator[Server]:
     """The server that most tests share; it may fetch from ``web``, and from no other port or private network."""
     shared = Server(
         tmp_path_factory.mktemp("server"),
@@ -36,6 +44,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Se
         f"80,443,{web.port}",
         "--fetch-read-seconds",
         "20",
+        "--trace-otlp-endpoint",
+        collector.url,
+        "--slo-text-ttft-p95-ms",
+        "60000",
     )
     try:
         yield shared

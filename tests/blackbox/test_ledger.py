@@ -13,6 +13,7 @@ from tests.blackbox.origins import Origin, body, delayed, redirect, status
 from tests.blackbox.pictures import DESCRIBE, ask, chat, data_url, encoded, image, one, url_of, user
 from tests.blackbox.replies import STAGES, TEXT_STAGES, assert_closes, content, refused, server_timing, stream
 from tests.blackbox.server import Server, eventually
+from tests.otlp import Receiver
 
 CHAT = "/v1/chat/completions"
 HELLO = chat(user("Hello!"))
@@ -189,7 +190,9 @@ def test_each_request_has_one_line_whatever_its_end(http: httpx.Client, server: 
     "no secret",
 )
 @field_case(121, "pictures and texts of requests: not in any log", "no base64")
-def test_secrets_and_contents_are_never_written(http: httpx.Client, server: Server, web: Origin) -> None:
+def test_secrets_and_contents_are_never_written(
+    http: httpx.Client, server: Server, web: Origin, collector: Receiver
+) -> None:
     data = new(5)
     web.pages["/signed.png"] = body(data)
     web.pages["/to-signed"] = redirect("/signed.png?X-Amz-Signature=HIDDEN3")
@@ -207,9 +210,18 @@ def test_secrets_and_contents_are_never_written(http: httpx.Client, server: Serv
         )
     ]
     content(http.post(CHAT, json=ask(data_url(data))))
-    secret_text = http.post(CHAT, json=chat(user("HIDDEN8"), max_tokens=2))
+    told = {
+        "authorization": "Bearer HIDDEN9",
+        "tracestate": "x=HIDDEN10",
+        "traceparent": "00-HIDDEN11",
+        "x-request-id": "HIDDEN12",
+    }
+    refused(http.post(CHAT, json={**HELLO, "model": "https://x/?X-Amz-Signature=HIDDEN13"}, headers=told))
+    secret_text = http.post(CHAT, json=chat(user("HIDDEN8"), max_tokens=2), headers=told)
     server.record(secret_text.json()["id"])
-    written = [server.request_log.read_text(), server.log_text(), server.metrics().text, *replies]
+    eventually("its trace", lambda: collector.trace_of(secret_text.json()["id"]))
+    traces = b"".join(collector.bodies).decode("latin-1")
+    written = [server.request_log.read_text(), server.log_text(), server.metrics().text, traces, *replies]
     for text in written:
         assert "HIDDEN" not in text
         assert "X-Amz" not in text

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final, TypeVar
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -27,6 +28,7 @@ from foveate.core.budget import Caller
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
 from foveate.core.request import Request
+from foveate.core.trace_context import trace_context
 from foveate.journey.port import Service
 
 Error = TypeVar("Error", bound=BaseException)
@@ -115,6 +117,9 @@ class Exchange(Response, ABC):
             inline = len(body.unpacked.blobs) if body.unpacked is not None else 0
             arrival = Arrival(self.id, body.received_at, self.service.models, inline, caller)
             request = self._parse(body.json, arrival)
+            trace = trace_context(wire.headers)
+            if trace is not None:
+                request = msgspec.structs.replace(request, trace=trace)
             place.known(media=bool(request.media))
             await self.answer(wire, request, body)
         watcher.cancel()

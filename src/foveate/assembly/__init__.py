@@ -78,7 +78,7 @@ async def journey(
             aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,
             flights=flights,
-            observer=gauges.observer(settings, metrics, request_log),
+            observer=gauges.observer(settings, metrics, request_log, scope),
             metrics=metrics,
             multimodal_places=bounds.places(settings),
             in_flight=bounds.in_flight(settings),

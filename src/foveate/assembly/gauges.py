@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from foveate import __version__
 from foveate.caches.media import MediaCache, MediaCounts
 from foveate.core.errors import StartupError
 from foveate.core.stages import Modality
@@ -20,9 +21,9 @@ from foveate.journey.tools import Tools
 from foveate.observe.cost import CostBook, Prices
 from foveate.observe.loop_lag import LoopLag
 from foveate.observe.metrics import Metrics, Reading
-from foveate.observe.observer import Observer
+from foveate.observe.observer import Observer, TraceSink
 from foveate.observe.request_log import RequestLog
-from foveate.settings import LogSettings, Settings
+from foveate.settings import LogSettings, Settings, TraceSettings
 
 
 def loop_lag(metrics: Metrics) -> LoopLag:
@@ -64,6 +65,7 @@ def bind(
     metrics.bind("foveate_slo_burn_rate", lambda: objectives.gauge(lambda window: window.burn_rate))
     metrics.bind("foveate_slo_goodput_per_second", lambda: objectives.gauge(lambda window: window.goodput))
     metrics.bind("foveate_event_loop_lag_p99_seconds", lag.p99)
+    metrics.bind("foveate_traces_dropped_total", lambda: observer.traces.dropped if observer.traces else 0)
     metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
     _bind_upstreams(metrics, tools.relay)
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
@@ -132,14 +134,27 @@ def _bind_in_flight(metrics: Metrics, accounts: InFlight) -> None:
         metrics.bind(f"foveate_in_flight_{name}_capacity", partial(accounts.capacity.__getitem__, quantity))
 
 
-def observer(settings: Settings, metrics: Metrics, log: RequestLog | None) -> Observer:
+def observer(settings: Settings, metrics: Metrics, log: RequestLog | None, scope: AsyncExitStack) -> Observer:
     """Return what requests' records are fed to."""
     slo = settings.slo
     targets: dict[Modality, Targets] = {
         "text": Targets(**slo.text.model_dump()),
         "multimodal": Targets(**slo.multimodal.model_dump()),
     }
-    return Observer(metrics, log, CostBook(Prices(**settings.cost.model_dump())), targets)
+    prices = Prices(**settings.cost.model_dump())
+    return Observer(metrics, log, CostBook(prices), targets, _traces(settings.trace, scope))
+
+
+def _traces(settings: TraceSettings, scope: AsyncExitStack) -> TraceSink | None:
+    if settings.otlp_endpoint is None:
+        return None
+    # Its libraries take a quarter of a second to import, which nobody without a collector should wait for.
+    from foveate.observe.traces import Traces
+
+    made = Traces(settings.otlp_endpoint, version=__version__, sample_rate=settings.sample_rate)
+    made.start()
+    scope.push_async_callback(partial(asyncio.to_thread, made.close))
+    return made
 
 
 def request_log(settings: LogSettings, scope: AsyncExitStack) -> RequestLog | None:

@@ -28,7 +28,6 @@ from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.port import PromptSide
 from foveate.models.unknown import UnknownModel
 from foveate.observe.metrics import Metrics
-from foveate.observe.observer import Observer
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
@@ -79,7 +78,7 @@ async def upstream_journey(
             aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,
             flights=flights,
-            observer=Observer(metrics, request_log),
+            observer=gauges.observer(settings, metrics, request_log, scope),
             metrics=metrics,
             multimodal_places=bounds.places(settings),
             in_flight=bounds.in_flight(settings),

@@ -9,6 +9,7 @@ import msgspec
 from foveate.core.budget import Caller
 from foveate.core.document import Document
 from foveate.core.media import Detail, MediaRef, ProcessorOptions
+from foveate.core.trace_context import TraceContext
 
 Role = str
 
@@ -84,6 +85,7 @@ class Request(msgspec.Struct, frozen=True):
 
     ``received_at`` is when the last byte of the body had arrived (monotonic seconds): time to first token counts from here.
     ``caller`` says who asks, and carries the budget that holds for the whole request.
+    ``trace`` is the caller's trace, if it said so.
     ``processor`` holds for all of its media. ``sampling.tokens_max`` of 0 means "as much as fits the context".
     ``document`` is what the client wrote, for a server that passes it on; the other fields then say only what this server needs to know.
     """
@@ -99,6 +101,7 @@ class Request(msgspec.Struct, frozen=True):
     include_usage: bool = False
     caller: Caller = Caller()
     processor: ProcessorOptions = ProcessorOptions()
+    trace: TraceContext | None = None
     document: Document | None = None
 
     @property

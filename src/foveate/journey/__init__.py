@@ -123,6 +123,7 @@ def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
         videos=len(request.videos),
         tenant=request.caller.tenant,
         tier=request.caller.budget.tier,
+        trace=request.trace,
     )
     if unpacked is not None:
         ledger.spent.media_cpu_ms += unpacked.cpu_ms

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from foveate.core import clock
 from foveate.core.budget import ANYONE, DEFAULT_TIER
 from foveate.core.stages import Modality, Span, Stage
+from foveate.core.trace_context import TraceContext
 from foveate.observe.critical_path import ItemSpans, fold
 from foveate.observe.records import (
     Arrival,
@@ -107,11 +108,13 @@ class RequestLedger:
         videos: int = 0,
         tenant: str = ANYONE,
         tier: str = DEFAULT_TIER,
+        trace: TraceContext | None = None,
     ) -> None:
         self.request_id = request_id
         self.model = model
         self.tenant = tenant
         self.tier = tier
+        self.trace = trace
         self.received_at = received_at
         self.modality: Modality = "multimodal" if images or videos else "text"
         self.counts = Counts(images=images, videos=videos)
@@ -218,6 +221,8 @@ class RequestLedger:
                 self._item_record(item, at) for item in sorted(self._items.values(), key=lambda item: item.index)
             ),
             spent=total((self.spent, *(item.spent for item in self._items.values()))),
+            spans=tuple(self._spans),
+            trace=self.trace,
             role=self.role,
         )
 
@@ -240,6 +245,7 @@ class RequestLedger:
             spent=item.spent,
             source=item.source,
             arrival=item.arrival,
+            spans=tuple(item.view().spans),
         )
 
     def _tpot_ms(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -36,6 +37,19 @@ class KvPrefix(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
+class TraceSink(Protocol):
+    """What exports traces (:class:`foveate.observe.traces.Traces`)."""
+
+    @property
+    def dropped(self) -> int:
+        """Requests whose trace was lost since the start."""
+        ...
+
+    def write(self, record: LedgerRecord) -> None:
+        """Take a finished request. Never waits."""
+        ...
+
+
 class Observer:
     """Feeds ``metrics``, ``costs`` and, where there is one, the request log. ``kv_prefix`` is what engines reported since the start."""
 
@@ -45,9 +59,11 @@ class Observer:
         log: RequestLog | None,
         costs: CostBook | None = None,
         targets: Mapping[Modality, Targets] | None = None,
+        traces: TraceSink | None = None,
     ) -> None:
         self._metrics = metrics
         self._log = log
+        self.traces = traces
         self.costs = CostBook(Prices()) if costs is None else costs
         self.objectives = Objectives(
             targets or {}, clock.now, lambda *labels: metrics.count("foveate_slo_requests_total", *labels)
@@ -76,6 +92,8 @@ class Observer:
         self.objectives.note(record)
         if self._log is not None:
             self._log.write(record)
+        if self.traces is not None:
+            self.traces.write(record)
 
     def refused(self, request_id: str, since: tuple[float, float], error: FoveateError, caller: Caller | None) -> None:
         """A request was refused before it was understood: it was never opened, and its modality is not known.

@@ -11,7 +11,8 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from foveate.core.errors import FoveateError, Overloaded, Refused
-from foveate.core.stages import Modality, Stage
+from foveate.core.stages import Modality, Span, Stage
+from foveate.core.trace_context import TraceContext
 from foveate.observe.spending import Spent
 
 Outcome = Literal["answered", "estimated", "refused", "overloaded", "failed", "cancelled"]
@@ -125,6 +126,7 @@ class ItemRecord(msgspec.Struct, frozen=True):
     spent: Spent = msgspec.field(default_factory=Spent)
     source: CachedSource | None = None
     arrival: Arrival | None = None
+    spans: tuple[Span, ...] = ()
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
@@ -132,7 +134,8 @@ class LedgerRecord(msgspec.Struct, frozen=True):
 
     ``modality`` is unknown of a request that was refused before its body was understood, ``tenant`` and ``tier`` are
     empty where nobody could tell who asks.
-    ``limit_name`` is the limit that refused it, of a tier or of the server. ``spent`` includes that of all items.
+    ``limit_name`` is the limit that refused it, of a tier or of the server. ``spent`` includes that of all items; ``spans``
+    are the request's own, as they were recorded, and ``trace`` is the trace that its caller said it belongs to.
     ``role`` is that of the model's version which it was given to while a new one was on trial.
     """
 
@@ -150,4 +153,6 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     breakdown: Breakdown
     items: tuple[ItemRecord, ...]
     spent: Spent = msgspec.field(default_factory=Spent)
+    spans: tuple[Span, ...] = ()
+    trace: TraceContext | None = None
     role: Role | None = None

@@ -297,6 +297,12 @@ def _parts() -> list[Metric]:
         Metric(gateway, "foveate_event_loop_lag_seconds", "histogram", lag, (), LAG_SECONDS),
         read(gateway, "event_loop_lag_p99_seconds", "gauge", p99),
         read(gateway, "request_log_dropped_total", "counter", dropped),
+        read(
+            gateway,
+            "traces_dropped_total",
+            "counter",
+            "Requests whose trace was lost: no collector, or too slow a one.",
+        ),
     ]
 
 

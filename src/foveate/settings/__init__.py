@@ -26,6 +26,7 @@ from foveate.settings.sections import (
     ModelSettings,
     ServerSettings,
     SloSettings,
+    TraceSettings,
 )
 from foveate.settings.sources import Declared, Settings, declared, load
 from foveate.settings.tiers import TierSettings, budgets
@@ -47,6 +48,7 @@ __all__ = [
     "Settings",
     "SloSettings",
     "TierSettings",
+    "TraceSettings",
     "UpstreamServer",
     "UpstreamSettings",
     "budgets",

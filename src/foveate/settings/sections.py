@@ -292,6 +292,18 @@ class SloSettings(Section):
     multimodal: MultimodalSlo = MultimodalSlo()
 
 
+class TraceSettings(Section):
+    """OpenTelemetry traces (docs/traces.md)."""
+
+    otlp_endpoint: str | None = setting(
+        None, "Where spans are sent by OTLP over HTTP, such as http://collector:4318/v1/traces. Default: nowhere.",
+        pattern=r"^https?://\S+$",
+    )  # fmt: skip
+    sample_rate: float = setting(
+        1.0, "Share of traces that are recorded where the caller's traceparent does not decide.", low=0, high=1
+    )
+
+
 class LogSettings(Section):
     """Logs. The request log is one JSON line a request and is separate from the server's own log."""
 

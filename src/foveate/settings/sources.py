@@ -35,6 +35,7 @@ from foveate.settings.sections import (
     ModelSettings,
     ServerSettings,
     SloSettings,
+    TraceSettings,
 )
 from foveate.settings.tiers import Tier, Tiers
 from foveate.settings.upstreams import UpstreamSettings
@@ -69,6 +70,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     cost: CostSettings = CostSettings()
     slo: SloSettings = SloSettings()
+    trace: TraceSettings = TraceSettings()
     log: LogSettings = LogSettings()
 
 
