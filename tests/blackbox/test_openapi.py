@@ -57,6 +57,9 @@ ROUTES: Final = {
     "/admin/caches/{cache}/keys/{name}": "DELETE",
     "/admin/aliases": "GET",
     "/admin/aliases/{tenant}/{uuid}": "DELETE",
+    "/admin/cost": "GET",
+    "/admin/cost/requests/{id}": "GET",
+    "/admin/slo": "GET",
 }
 BODIES: Final = ("/v1/chat/completions", "/v1/completions", "/v1/estimate")
 REFUSED: Final = ("/v1/models/{model}", *(path for path in ROUTES if path.startswith("/admin/")))

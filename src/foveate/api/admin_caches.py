@@ -14,7 +14,7 @@ from foveate.api.routing import Row, json_reply
 from foveate.core.errors import InvalidParameter, RouteNotFound
 from foveate.journey.cache_port import CachedKeys, CachedMedia, CacheOperator, CachesReport, Curve, Dropped
 from foveate.journey.port import Service
-from foveate.observe.table import CacheName
+from foveate.observe.labels import CacheName
 
 KEYS_DEFAULT: Final = 50
 KEYS_MAX: Final = 1000

@@ -14,8 +14,8 @@ from foveate.core.media import ImageOptions
 from foveate.decisions.cache_sizing import Advice
 from foveate.decisions.eviction import CacheStats, PolicyName
 from foveate.decisions.freshness import NotKept
+from foveate.observe.labels import CacheName
 from foveate.observe.observer import KvPrefix
-from foveate.observe.table import CacheName
 
 
 class CacheReport(CacheStats, frozen=True, kw_only=True):

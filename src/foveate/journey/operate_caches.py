@@ -37,8 +37,8 @@ from foveate.journey.cache_port import (
 )
 from foveate.journey.keep import forget_kept
 from foveate.journey.tools import Tools
+from foveate.observe.labels import CacheGroup, CacheName
 from foveate.observe.logging import get_logger
-from foveate.observe.table import CacheGroup, CacheName
 
 DROPPED_AT_ONCE: Final = 256
 """Some two milliseconds of the event loop."""

@@ -37,8 +37,8 @@ from foveate.media.data_url import decode_data_url
 from foveate.media.fetch import Fetched
 from foveate.media.probe import is_media
 from foveate.media.shelf import Shelf
+from foveate.observe.labels import FetchOutcome
 from foveate.observe.records import Arrival
-from foveate.observe.table import FetchOutcome
 from foveate.runtime.arena import aligned
 
 _SOURCES: Final[dict[Source, FetchOutcome | None]] = {

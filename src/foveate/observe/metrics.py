@@ -21,7 +21,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from foveate.decisions.eviction import CacheStats
-from foveate.observe.table import METRICS, CacheGroup, Metric
+from foveate.observe.labels import CacheGroup, Metric
+from foveate.observe.table import METRICS
 
 Reading = float | Mapping[str, float] | Mapping[tuple[str, ...], float]
 """What a bound function returns: a number; for a metric with one label a number for each of its values; with several, for each tuple."""

@@ -13,12 +13,12 @@ from foveate.core.errors import FoveateError
 from foveate.core.stages import Modality, Stage
 from foveate.decisions.objectives import Targets
 from foveate.observe.cost import CostBook, Prices
+from foveate.observe.labels import CODE, ITEM_STAGE, LIMIT, OTHER
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
 from foveate.observe.records import Breakdown, Counts, LedgerRecord, outcome_of
 from foveate.observe.request_log import RequestLog
 from foveate.observe.slo import Objectives
-from foveate.observe.table import CODE, ITEM_STAGE, LIMIT, OTHER
 
 _CODES = frozenset(CODE.values)
 _LIMITS = frozenset(LIMIT.values)

@@ -10,75 +10,40 @@ Print the page with ``python -m foveate.observe.table``.
 from __future__ import annotations
 
 import sys
-from typing import Final, Literal, get_args
+from typing import Final
 
-import msgspec
-
-from foveate.core.budget import FIELDS
-from foveate.core.errors import error_classes
 from foveate.core.kept import SKIP_REASONS
-from foveate.core.stages import STAGES, Modality
-from foveate.decisions.budget import SERVER_LIMITS
-from foveate.decisions.canary import Fault
 from foveate.decisions.eviction import EVICTION_REASONS
 from foveate.decisions.freshness import NOT_KEPT
-from foveate.decisions.objectives import OBJECTIVES, WINDOWS
-from foveate.observe.records import OUTCOMES, ROLES
-
-FetchOutcome = Literal["fetched", "not_modified", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
-FETCH_OUTCOMES: Final[tuple[FetchOutcome, ...]] = get_args(FetchOutcome)
-CacheName = Literal["processor", "encoder"]
-CACHES: Final[tuple[CacheName, ...]] = get_args(CacheName)
-"""Those whose keys are contents. The media cache is apart: its keys are URLs, and its entries' time runs out."""
-CacheGroup = CacheName | Literal["media"]
-COMPARED: Final = ("compared", "rows_differ", "not_finite", "failed", "skipped")
-CANARY_ENDINGS: Final = ("promoted", "rolled_back", "refused", *get_args(Fault))
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-class Label(msgspec.Struct, frozen=True):
-    """A label and all the values it can take; ``settings`` where these are names that the operator gave, of the setting so called."""
-
-    name: str
-    values: tuple[str, ...] = ()
-    settings: str = ""
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """One metric. ``read`` tells that its value is read from its owner at scrape time instead of being counted here."""
-
-    section: str
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[Label, ...] = ()
-    buckets: tuple[float, ...] = ()
-    read: bool = False
-
-
-MODALITY: Final = Label("modality", get_args(Modality))
-ENDED_MODALITY: Final = Label("modality", (*get_args(Modality), "unknown"))
-"""``unknown``: refused before the body was understood."""
-OUTCOME: Final = Label("outcome", OUTCOMES)
-STAGE: Final = Label("stage", STAGES)
-ITEM_STAGE: Final = Label("stage", STAGES[1:7])
-CODE: Final = Label("code", tuple(sorted(error_classes())))
-WINDOW: Final = Label("window", tuple(WINDOWS))
-OBJECTIVE: Final = Label("objective", OBJECTIVES)
-VERDICT: Final = Label("verdict", ("good", "bad"))
-RELOAD: Final = Label("outcome", ("reloaded", "refused"))
-UPSTREAM_OUTCOMES: Final = ("answered", "refused", "busy", "failed", "cancelled")
-OTHER: Final = "other"
-LIMIT: Final = Label("limit", (*(field.name for field in FIELDS), *SERVER_LIMITS, OTHER))
-"""What a rejection may name: a field of a tier, or a setting that holds for all of them."""
-
-SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
-TOKEN_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
-LAG_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-IMAGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
-PIXELS: Final = tuple(1e6 * size for size in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128))
-BYTES: Final = tuple(float(1 << power) for power in range(12, 28))
-TOKENS: Final = tuple(float(1 << power) for power in range(4, 18))
+from foveate.observe.labels import (
+    BYTES,
+    CANARY_ENDINGS,
+    CODE,
+    COMPARED,
+    ENDED_MODALITY,
+    FETCH_OUTCOMES,
+    IMAGES,
+    ITEM_STAGE,
+    LAG_SECONDS,
+    LIMIT,
+    MODALITY,
+    OBJECTIVE,
+    OUTCOME,
+    PIXELS,
+    RELOAD,
+    SECONDS,
+    STAGE,
+    TOKEN_SECONDS,
+    TOKENS,
+    UPSTREAM_OUTCOMES,
+    VERDICT,
+    WINDOW,
+    CacheGroup,
+    Kind,
+    Label,
+    Metric,
+)
+from foveate.observe.records import ROLES
 
 
 def _requests() -> list[Metric]:

@@ -56,9 +56,9 @@ from foveate.journey.port import (
     UrlTerms,
     Usage,
 )
+from foveate.observe.labels import CacheName
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import KvPrefix, Observer
-from foveate.observe.table import CacheName
 
 Step = TokenEvent | FinishEvent | Exception | asyncio.Event
 """An event to yield, an error to raise, or something to wait for."""

@@ -13,7 +13,7 @@ from foveate.core.errors import HouseFull, MediaTotalTooLarge
 from foveate.decisions.budget import DECODE_LIMIT
 from foveate.journey.in_flight import QUANTITIES, SERVER_LIMITS, TENANT_LIMITS, InFlight, NoRoom, Quantity
 from foveate.journey.places import WAITING_LIMIT
-from foveate.observe.table import LIMIT
+from foveate.observe.labels import LIMIT
 
 
 def house(**capacities: int) -> InFlight:

@@ -10,7 +10,7 @@ import pytest
 from foveate.core.errors import QueueFull
 from foveate.core.limits import FETCH_WAITING_LIMIT
 from foveate.media.gates import Gates
-from foveate.observe.table import LIMIT
+from foveate.observe.labels import LIMIT
 
 
 def gates(total: int = 4, host: int = 2, tenant: int = 3, waiting: int = 8) -> Gates:

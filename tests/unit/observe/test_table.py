@@ -5,7 +5,8 @@ from pathlib import Path
 
 from foveate.core.errors import error_classes
 from foveate.core.stages import STAGES
-from foveate.observe.table import CODE, METRICS, STAGE, page
+from foveate.observe.labels import CODE, STAGE
+from foveate.observe.table import METRICS, page
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
