@@ -31,6 +31,9 @@ from foveate.observe.log_query import Logged, latest, slowest, stages_of
 from foveate.observe.request_line import RequestLine
 
 SHOWN_DEFAULT = 20
+WIDE = 160
+"""Columns from which everything fits. Below, the time has no date and the id only its beginning, which ``log show`` takes, too."""
+ID_WIDTH = 18
 
 log = typer.Typer(help="Read a request log: filter it, explain a request, export it.", invoke_without_command=True)
 log.command("show")(show)
@@ -66,46 +69,47 @@ def list_requests(
         for _, raw in found:
             sys.stdout.write(raw.decode() + "\n")
     elif found:
-        console().print(_table(found))
+        out = console()
+        out.print(_table(found, out.width))
     else:
         typer.echo(f"foveate: none of the log's {reader.read} requests is one of these", err=True)
     say_damage(reader)
 
 
-def _table(found: list[Logged]) -> Table:
+def _table(found: list[Logged], width: int) -> Table:
+    """Return the list; what does not fit in ``width`` columns is left out or cut, so that the figures never are."""
+    wide = width >= WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("ended", no_wrap=True)
-    table.add_column("id", no_wrap=True, overflow="fold")
-    for name in ("modality", "outcome"):
-        table.add_column(name)
-    for name in ("ttft ms", "total ms"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("slowest stage")
+    for name in ("ended", "id", "modality"):
+        table.add_column(name, no_wrap=True, overflow="fold")
+    table.add_column("outcome", no_wrap=wide, overflow="ellipsis", min_width=7)
+    table.add_column("ttft ms", justify="right", no_wrap=True)
+    table.add_column("slowest stage", no_wrap=True)
     table.add_column("ms", justify="right", no_wrap=True)
-    for name in ("media", "prompt", "answer"):
+    for name in ("total ms", "media", "prompt", "answer") if wide else ():
         table.add_column(name, justify="right", no_wrap=True)
     for line, _ in found:
-        table.add_row(*_cells(line))
+        table.add_row(*(Text(printable(text)) for text in _cells(line, wide)))
     return table
 
 
-def _cells(line: RequestLine) -> list[Text]:
+def _cells(line: RequestLine, wide: bool) -> list[str]:
     stages = stages_of(line)
     worst = max(stages, key=lambda stage: stages[stage], default=None)
-    texts = (
-        line.time,
-        line.id,
+    cells = [
+        line.time if wide else line.time[11:19],
+        line.id if wide else line.id[:ID_WIDTH],
         line.modality,
         line.error or line.outcome,
         _ms(line.ttft_ms),
-        _ms(line.total_ms),
         worst or "",
         _ms(stages[worst]) if worst else "",
-        str(line.images + line.videos or ""),
-        str(line.text_tokens + line.visual_tokens or ""),
-        str(line.output_tokens or ""),
-    )
-    return [Text(printable(text)) for text in texts]
+    ]
+    if wide:
+        cells.append(_ms(line.total_ms))
+        cells += [str(number or "") for number in (line.images + line.videos, line.text_tokens + line.visual_tokens)]
+        cells.append(str(line.output_tokens or ""))
+    return cells
 
 
 def _ms(value: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,7 +144,18 @@ def test_a_client_cannot_write_on_the_terminal(tmp_path: Path) -> None:
     assert "[bold]x" in shown
 
 
-def at_a_terminal(arguments: list[str]) -> str:
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_a_narrow_terminal_loses_no_figure(path: Path, columns: int) -> None:
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", at_a_terminal(["--slowest", "3", "--file", str(path)], columns, damaged=True))
+    rows = [row.rstrip("\r") for row in shown.splitlines()]
+    assert max(map(len, rows)) <= columns
+    (row,) = [row for row in rows if "vision_encode" in row]
+    for expected in ("11:30:00", "multimodal", "answered", "15.0", "6.0", "chatcmpl-00000000"):
+        assert expected in row
+    assert ("25.0" in row) == (columns == 200)
+
+
+def at_a_terminal(arguments: list[str], columns: int = 160, *, damaged: bool = False) -> str:
     ours, theirs = pty.openpty()
     env = {name: value for name, value in os.environ.items() if not name.startswith("FOVEATE_")}
     done = subprocess.run(
@@ -151,11 +163,11 @@ def at_a_terminal(arguments: list[str]) -> str:
         stdout=theirs,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
-        env={**env, "TERM": "xterm-256color", "COLUMNS": "160"},
+        env={**env, "TERM": "xterm-256color", "COLUMNS": str(columns)},
         timeout=60,
         check=True,
     )
-    assert done.stderr == b""
+    assert damaged or done.stderr == b""
     os.close(theirs)
     shown = b""
     try:
