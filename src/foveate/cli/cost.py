@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate import settings
+from foveate.cli.canary import Key
 from foveate.cli.log_source import (
     Config,
     File,
@@ -50,7 +51,6 @@ _HEADS: Final = (
 )
 
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Ask this server instead of reading a log.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Admin API key for --url.")]
 
 
 def cost(
@@ -114,7 +114,9 @@ def _asked(url: str, key: str | None, path: str) -> bytes:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         asked = urllib.request.Request(url.rstrip("/") + path, headers=headers)
-        with urllib.request.urlopen(asked, timeout=ANSWER_SECONDS_MAX) as answer:
+        # An admin key is not for a proxy that the environment names for fetching pages.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(asked, timeout=ANSWER_SECONDS_MAX) as answer:
             return bytes(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise StartupError(f"{url} answered {error.code}: {_said(error)}") from None
