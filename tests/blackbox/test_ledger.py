@@ -86,12 +86,16 @@ def test_repeated_by_another_way(http: httpx.Client, web: Origin) -> None:
 
 
 def test_same_picture_twice_in_one_request(http: httpx.Client, server: Server) -> None:
-    before = server.metrics().total("foveate_encoder_cache_entries")
+    """It is decoded, processed and encoded once, for both of its places."""
+    before = server.metrics()
     picture = image(data_url(new(4)))
     response = http.post(CHAT, json=chat(user(picture, picture, DESCRIBE)))
     content(response)
     assert_closes(server_timing(response))
-    assert server.metrics().total("foveate_encoder_cache_entries") == before + 1
+    after = server.metrics()
+    for name in ("encoder_cache_entries", "encoder_cache_shared_flights_total", "processor_cache_misses_total"):
+        assert after.total(f"foveate_{name}") == before.total(f"foveate_{name}") + 1, name
+    assert response.json()["usage"]["prompt_tokens_details"]["images"] == 2
 
 
 def test_several_pictures_close_too(http: httpx.Client) -> None:

@@ -114,6 +114,11 @@ def test_answers_under_load_are_those_of_the_model(run: Run) -> None:
     assert run.right[True] >= 0.97 * run.right.total()
 
 
+@field_case(
+    93,
+    "2,000 requests, 500 of them about pictures of their own; caches of 4 MiB",
+    "the memory of all processes does not grow in the second half",
+)
 def test_memory_does_not_grow_in_the_second_half(run: Run) -> None:
     middle = len(run.resident) // 2
     at_half, at_end = mean(run.resident[middle - 2 : middle + 3]), mean(run.resident[-5:])

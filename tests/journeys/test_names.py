@@ -14,9 +14,9 @@ from tests.journeys.test_budgets import nothing_held
 from foveate.caches.aliases import Aliases
 from foveate.caches.encoder import EncoderCache
 from foveate.caches.keys import EncoderKey
-from foveate.core.errors import AliasNotFound, MediaIdConflict, MediaNotHeld
+from foveate.core.errors import AliasNotFound, InvalidParameter, MediaIdConflict, MediaNotHeld
 from foveate.core.media import MediaRef, NamedRef
-from foveate.core.request import Request
+from foveate.core.request import Request, VideoPart
 from foveate.journey.service import Journey
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -182,20 +182,107 @@ async def test_who_leaves_holds_nothing(service: Journey) -> None:
     assert service.tools.arena.used_bytes == cached_bytes(service)
 
 
-async def test_a_video_is_asked_for(service: Journey) -> None:
+def without_media(asked: Request) -> Request:
+    """The same request with its first medium named instead of sent."""
+    (turn,) = asked.turns
+    first = turn.parts[0]
+    assert isinstance(first, VideoPart)
+    assert first.uuid is not None
+    part = msgspec.structs.replace(first, ref=NamedRef(first.uuid))
+    return msgspec.structs.replace(
+        asked, id=f"chatcmpl-{next(numbers)}", turns=(msgspec.structs.replace(turn, parts=(part, *turn.parts[1:])),)
+    )
+
+
+WORK = {"media_decode", "mm_processor", "vision_encode"}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_video_s_name_stands_for_its_frames(service: Journey, listed: bool) -> None:
+    film = (
+        videos.frame_list((64, 48), (64, 48)) if listed else videos.ref(clip_of(videos.circles(RED, BLUE, RED), fps=1))
+    )
+    sent = videos.request(film, uuid=new())
+    first = await ask(service, sent)
+    hits = service.tools.encoder_cache.stats().hits
+    again = await ask(service, without_media(sent))
+    assert (again.text, again.visual_tokens, again.images) == (first.text, first.visual_tokens, first.images)
+    assert not WORK & again.timing.keys()
+    assert service.tools.encoder_cache.stats().hits == hits + (2 if listed else 3)
+    estimate = await service.estimate(without_media(sent), None)
+    assert estimate.admitted
+    assert (estimate.visual_tokens, estimate.bytes, estimate.items[0].encoder_cached) == (first.visual_tokens, 0, True)
+    await settled(service)
+    assert nothing_held(service)
+
+
+async def test_a_frame_whose_inputs_are_held_is_encoded_again(service: Journey) -> None:
+    sent = videos.request(videos.ref(clip_of(videos.circles(RED, GREEN), fps=1)), uuid=new())
+    first = await ask(service, sent)
+    newest = max(service.tools.encoder_cache.entries(), key=lambda held: held.used_at)
+    service.tools.encoder_cache.drop(newest.key)
+    again = await ask(service, without_media(sent))
+    assert again.text == first.text
+    assert WORK & again.timing.keys() == {"vision_encode"}
+    await settled(service)
+
+
+@pytest.mark.parametrize(
+    "reason", ["never bound", "a frame given up", "other frames", "a picture's name", "another tier's limits"]
+)
+async def test_a_video_that_is_not_held_whole_is_asked_for(service: Journey, reason: str) -> None:
+    sent = videos.request(videos.ref(clip_of(videos.circles(RED, GREEN, BLUE), fps=1)), uuid=(name := new()))
+    asked = without_media(sent)
+    if reason == "a picture's name":
+        await ask(service, named(name, picture(RED)))
+    elif reason != "never bound":
+        await ask(service, sent)
+    if reason == "a frame given up":
+        newest = max(service.tools.encoder_cache.entries(), key=lambda held: held.used_at)
+        service.tools.encoder_cache.drop(newest.key)
+        service.tools.processor_cache.drop(newest.key.processor_key)
+    elif reason == "other frames":
+        (turn,) = asked.turns
+        fewer = msgspec.structs.replace(turn.parts[0], num_frames=2)
+        asked = msgspec.structs.replace(asked, turns=(msgspec.structs.replace(turn, parts=(fewer, *turn.parts[1:])),))
+    elif reason == "another tier's limits":
+        asked = by(asked, max_videos=2, max_video_frames=2)
+    estimate = await service.estimate(asked, None)
+    assert [(refusal.code, refusal.part) for refusal in estimate.refusals] == [("media_not_held", 0)]
+    with pytest.raises(MediaNotHeld) as caught:
+        await ask(service, asked)
+    assert caught.value.part == 0
+    await settled(service)
+    assert nothing_held(service)
+    if reason != "a picture's name":
+        await ask(service, sent)
+        assert not WORK & (await ask(service, without_media(sent))).timing.keys()
+    await settled(service)
+
+
+async def test_a_video_s_name_is_no_picture_s(service: Journey) -> None:
     name = new()
-    clip = videos.ref(clip_of(videos.circles(RED, BLUE), fps=1))
-    await ask(service, videos.request(clip, uuid=name))
+    await ask(service, videos.request(videos.ref(clip_of(videos.circles(RED), fps=1)), uuid=name))
     with pytest.raises(MediaNotHeld):
         await ask(service, named(name))
-    asked = videos.request(clip, uuid=name)
-    (turn,) = asked.turns
-    part = msgspec.structs.replace(turn.parts[0], ref=NamedRef(name))
-    with pytest.raises(MediaNotHeld, match="video"):
-        await ask(
-            service,
-            msgspec.structs.replace(asked, turns=(msgspec.structs.replace(turn, parts=(part, *turn.parts[1:])),)),
-        )
+    await settled(service)
+
+
+async def test_a_video_that_is_refused_leaves_no_frames_behind_its_name(service: Journey) -> None:
+    """Nothing is remembered of frames that were never there; what was remembered before stays."""
+    sent = videos.request(videos.ref(clip_of(videos.circles(RED, GREEN), fps=1)), uuid=new())
+    (turn,) = sent.turns
+    bad = msgspec.structs.replace(turn.parts[0], num_frames=0)
+    refused = msgspec.structs.replace(sent, turns=(msgspec.structs.replace(turn, parts=(bad, *turn.parts[1:])),))
+    for known in (False, True):
+        with pytest.raises(InvalidParameter):
+            await ask(service, refused)
+        if known:
+            assert not WORK & (await ask(service, without_media(sent))).timing.keys()
+        else:
+            with pytest.raises(MediaNotHeld):
+                await ask(service, without_media(sent))
+            await ask(service, sent)
     await settled(service)
 
 

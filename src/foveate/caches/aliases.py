@@ -18,10 +18,14 @@ from foveate.core.media import ImageHeader
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What a name means: bytes of this digest, and, where they are a picture, what their header says (``None``: a video)."""
+    """What a name means: bytes of this digest, and, where they are a picture, what their header says (``None``: a video).
+
+    ``film`` is what is known of a video's frames once they are there (:mod:`foveate.journey.named_film`).
+    """
 
     digest: str
     header: ImageHeader | None = None
+    film: bytes | None = None
 
 
 class Aliases:

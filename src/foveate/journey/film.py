@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 from foveate.core.budget import Adjustment
 from foveate.core.clock import now
-from foveate.core.errors import InvalidParameter, InvalidPart, MediaCostly, TooManyFrames
+from foveate.core.errors import InvalidParameter, InvalidPart, MediaCostly, MediaNotHeld, TooManyFrames
 from foveate.core.media import RAW, ImageHeader, VideoHeader
 from foveate.core.memory import Slot
 from foveate.core.request import VideoPart
@@ -18,6 +18,7 @@ from foveate.decisions.budget import frames_allowed, judge_video_seconds
 from foveate.decisions.frames import FrameSampling, choose_frames, sampling_of
 from foveate.journey.holds import SlotHold
 from foveate.journey.job import Film, Item, Job
+from foveate.journey.named_film import NamedFilm, film_of, unpacked
 from foveate.journey.tools import Tools
 from foveate.media.frame_list import frame_places
 from foveate.media.headers.container import video_container
@@ -31,24 +32,24 @@ _JPEG_ONLY = Accepted(("jpeg",))
 async def open_film(item: Item, job: Job, tools: Tools) -> tuple[ImageHeader, float]:
     """Set ``item.film``; return the header of one frame, and when it was known.
 
-    Raises InvalidParameter, MediaUnsupported, MediaUndecodable, MediaCostly, VideoTooLong, TooManyFrames.
+    Raises InvalidParameter, MediaNotHeld, MediaUnsupported, MediaUndecodable, MediaCostly, VideoTooLong, TooManyFrames.
     """
     part = item.part
     assert isinstance(part, VideoPart)
     assert item.blob is not None
-    container = video_container(tools.arena.view(item.blob.slot))
+    known = None if item.recalled is None else unpacked(item.recalled)
+    container = video_container(tools.arena.view(item.blob.slot)) if known is None else known.header.container
     frames_allowed(job.budget, 1)  # whatever it is, it has one
     try:
         sampling = sampling_of(job.budget, num_frames=part.num_frames, fps=part.fps)
     except ValueError as error:
         raise InvalidParameter(f"The video's sampling is not valid: {error}.", param=part.param) from error
-    if container == FRAME_LIST:
-        if part.fps is not None:
-            raise InvalidParameter(
-                "A list of frames has no times, so fps means nothing; use num_frames.", param=part.param
-            )
-        header = await _open_list(item, job, sampling, tools)
-        end = item.started_at
+    if container == FRAME_LIST and part.fps is not None:
+        raise InvalidParameter("A list of frames has no times, so fps means nothing; use num_frames.", param=part.param)
+    if known is not None:
+        header, end = _open_named(item, job, sampling, known), item.started_at
+    elif container == FRAME_LIST:
+        header, end = await _open_list(item, job, sampling, tools), item.started_at
     else:
         started = now()
         item.ledger.span(Span("media_fetch", item.started_at, started))
@@ -57,8 +58,8 @@ async def open_film(item: Item, job: Job, tools: Tools) -> tuple[ImageHeader, fl
         finally:
             end = now()
             item.ledger.span(Span("media_decode", started, end))
-        if part.fps is not None and sampling.fps < part.fps:
-            _note(item, job, "video_fps", f"{part.fps:g} fps", f"{sampling.fps:g} fps")
+    if part.fps is not None and sampling.fps < part.fps:
+        _note(item, job, "video_fps", f"{part.fps:g} fps", f"{sampling.fps:g} fps")
     assert item.film is not None
     job.ledger.counts.frames += item.pictures
     return header, end
@@ -79,8 +80,19 @@ async def _open_video(item: Item, container: str, sampling: FrameSampling, job: 
     job.ledger.counts.video_seconds += found.header.seconds
     judge_video_seconds(job.budget, found.header.seconds)
     _judge_frames(item, job, found.wanted)
-    item.film = Film(found.header, found.picks)
+    item.film = Film(found.header, sampling, found.wanted, found.picks)
     return ImageHeader(RAW, found.header.width, found.header.height)
+
+
+def _open_named(item: Item, job: Job, sampling: FrameSampling, known: NamedFilm) -> ImageHeader:
+    """Take a video as it was when it was sent. Raises MediaNotHeld when other frames are asked for than were then."""
+    if sampling != known.sampling:
+        raise MediaNotHeld("The video was sent before with another choice of frames. Send it again with this one.")
+    job.ledger.counts.video_seconds += known.header.seconds
+    judge_video_seconds(job.budget, known.header.seconds)
+    _judge_frames(item, job, known.wanted)
+    item.film = film_of(known)
+    return known.frame
 
 
 async def _open_list(item: Item, job: Job, sampling: FrameSampling, tools: Tools) -> ImageHeader:
@@ -100,7 +112,7 @@ async def _open_list(item: Item, job: Job, sampling: FrameSampling, tools: Tools
     if any((header.width, header.height) != (width, height) for header in headers):
         raise InvalidPart("The frames of one list must all have the same size.")
     facts = VideoHeader(FRAME_LIST, "mjpeg", width, height, len(places), 0.0)
-    item.film = Film(facts, encoded=tuple(zip(slots, headers, strict=True)))
+    item.film = Film(facts, sampling, chosen.wanted, encoded=tuple(zip(slots, headers, strict=True)))
     return headers[0]
 
 

@@ -66,5 +66,5 @@ def _look_at_list(item: Item, job: Job, tools: Tools) -> ImageHeader:
     slots = [Slot(whole.offset + offset, size) for offset, size in places]
     header = probe(tools.arena.view(slots[0]), Accepted(("jpeg",)))
     facts = VideoHeader(FRAME_LIST, "mjpeg", header.width, header.height, len(places), 0.0)
-    item.film = Film(facts, encoded=tuple((slot, header) for slot in slots))
+    item.film = Film(facts, FrameSampling(most), len(places), encoded=tuple((slot, header) for slot in slots))
     return header

@@ -15,6 +15,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import MediaPart, Request
 from foveate.core.stages import Span
 from foveate.decisions.budget import Shape
+from foveate.decisions.frames import FrameSampling
 from foveate.engines.port import EngineWork, RelayWork
 from foveate.journey.holds import Lease, SlotHold
 from foveate.journey.in_flight import Charge
@@ -80,10 +81,12 @@ class Made:
 @dataclass(frozen=True)
 class Film:
     """What is known of a video before its frames are decoded, and which are to be: ``picks``, or ``encoded`` where they come as a list
-    of JPEGs, whose times nobody knows.
+    of JPEGs, whose times nobody knows. They were chosen by ``sampling``, which would have taken ``wanted`` had it been allowed to.
     """
 
     header: VideoHeader
+    sampling: FrameSampling
+    wanted: int
     picks: tuple[FramePick, ...] = ()
     encoded: tuple[tuple[Slot, ImageHeader], ...] = ()
 

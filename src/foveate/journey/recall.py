@@ -4,7 +4,7 @@ A name only finds the content's key. What answers for it is an entry that a cach
 needs; it is leased at look-up, so that it cannot be evicted before it is used. Where there is none, the client is told to send the media
 (``media_not_held``), whatever the reason: a name that was never bound, or was forgotten, cannot be told from media that is no longer held.
 
-Does not cover: videos. Which of their frames are to be looked at is only known when their bytes are read.
+A video is held when all of its frames are that were there when it was sent, by the same choice of frames.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import VideoPart
 from foveate.journey.job import Item, Job
 from foveate.journey.s6_embed import cache_key
+from foveate.journey.s6_frames import encoder_keys, named_frames
 from foveate.journey.tools import Tools
 
 _NO_BYTES: Final = Slot(0, 0)
@@ -24,11 +25,10 @@ _NO_BYTES: Final = Slot(0, 0)
 
 def find(item: Item, name: str, job: Job, tools: Tools) -> None:
     """Set what the name means as the item's content, of no bytes. Raises MediaNotHeld."""
-    if isinstance(item.part, VideoPart):
-        raise MediaNotHeld("A video cannot be used by its uuid alone. Send the video with it.")
-    item.recalled = tools.aliases.find(job.request.caller.tenant, name)
-    if item.recalled is None or item.recalled.header is None:
+    content = tools.aliases.find(job.request.caller.tenant, name)
+    if content is None or (content.film if isinstance(item.part, VideoPart) else content.header) is None:
         raise _not_held(tools)
+    item.recalled = content
     item.blob = Blob(_NO_BYTES, item.recalled.digest)
 
 
@@ -39,12 +39,14 @@ async def recall(item: Item, job: Job, tools: Tools) -> None:
     """
     if item.recalled is None:
         return
-    key = cache_key(item, job, tools)
-    item.lease = tools.encoder_cache.get(key)
-    if item.lease is None:
-        item.inputs = tools.processor_cache.get(key.processor_key)
-    if item.lease is None and item.inputs is None:
-        raise _not_held(tools)
+    item.frames = named_frames(item)
+    for each in item.frames or [item]:
+        key = cache_key(each, job, tools)
+        each.lease = tools.encoder_cache.get(key)
+        if each.lease is None:
+            each.inputs = tools.processor_cache.get(key.processor_key)
+        if each.lease is None and each.inputs is None:
+            raise _not_held(tools)
     tools.metrics.count("foveate_alias_uses_total", "held")
 
 
@@ -52,9 +54,9 @@ async def judge_held(item: Item, job: Job, tools: Tools) -> None:
     """Tell whether :func:`recall` would succeed now; touches and counts nothing. Raises MediaNotHeld."""
     if item.recalled is None or job.request.document is not None:
         return
-    key = cache_key(item, job, tools)
-    if key not in tools.encoder_cache and key.processor_key not in tools.processor_cache:
-        raise MediaNotHeld
+    for key in encoder_keys(item, job, tools):
+        if key not in tools.encoder_cache and key.processor_key not in tools.processor_cache:
+            raise MediaNotHeld
 
 
 def _not_held(tools: Tools) -> MediaNotHeld:

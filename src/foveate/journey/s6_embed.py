@@ -18,6 +18,7 @@ from foveate.core.media import RAW, ImageOptions
 from foveate.core.stages import Span
 from foveate.journey.holds import Lease
 from foveate.journey.job import Item, Job
+from foveate.journey.named_film import packed
 from foveate.journey.produce import produce
 from foveate.journey.source import Encoded, Source
 from foveate.journey.tools import Tools
@@ -127,8 +128,13 @@ def bind_name(item: Item, job: Job, tools: Tools) -> None:
     if item.part.uuid is None or item.recalled is not None:
         return
     assert item.blob is not None
-    content = Content(item.blob.digest, None if item.film is not None else item.header)
-    tools.aliases.bind(job.request.caller.tenant, item.part.uuid, content)
+    film = packed(item)
+    tenant, name, digest = job.request.caller.tenant, item.part.uuid, item.blob.digest
+    if film is None and item.film is not None:
+        # Its frames are not there yet; what is remembered from the last time holds until they are.
+        known = tools.aliases.find(tenant, name)
+        film = known.film if known is not None and known.digest == digest else None
+    tools.aliases.bind(tenant, name, Content(digest, None if item.film is not None else item.header, film))
 
 
 def since(spans: Sequence[Span], asked: float) -> list[Span]:

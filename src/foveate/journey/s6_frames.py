@@ -32,6 +32,7 @@ from foveate.observe.ledger import ItemLedger
 
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """Decoded frames of one video that lie in the arena at once: ten of full HD. A larger frame is a group of its own."""
+_NO_BYTES: Final = Slot(0, 0)
 DECODING_SHARE: Final = 0.9
 """Of the time that a media job may take: the decoder stops by itself before its worker would be killed."""
 
@@ -50,7 +51,9 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     # The wait for the request's other media: no frame is decoded before all are priced.
     item.ledger.span(Span("media_fetch", item.probed_at, begun))
     bind_name(item, job, tools)
-    if film.encoded:
+    if item.recalled is not None:
+        await _embed_all(item, item.frames, job, tools)
+    elif film.encoded:
         item.frames = [_encoded_frame(item, slot, header) for slot, header in film.encoded]
         await _embed_all(item, item.frames, job, tools)
     else:
@@ -61,6 +64,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         item.ledger.spent.add(frame.ledger.spent)
     item.frames = [frame for frame in item.frames if frame.lease is not None]
     job.ledger.counts.frames -= item.pictures - len(item.frames)
+    bind_name(item, job, tools)
     item.release_media()
     item.ready_at = now()
     item.ledger.ready(item.ready_at)
@@ -170,6 +174,25 @@ def _bare(item: Item, options: ImageOptions, header: ImageHeader) -> Item:
         probed_at=at,
         estimate=item.estimate,
     )
+
+
+def named_frames(item: Item) -> list[Item]:
+    """Return the items of the frames of a video that was named instead of sent; none of anything else."""
+    film = item.film
+    if film is None:
+        return []
+    assert item.blob is not None
+    digest = item.blob.digest
+    frames: list[Item] = []
+    for pick in film.picks:
+        frames.append(_frame(item, pick))
+        frames[-1].blob = Blob(_NO_BYTES, _digest(item, pick))
+    for slot, header in film.encoded:
+        frames.append(_bare(item, item.options, header))
+        frames[-1].blob = Blob(_NO_BYTES, _derived(digest, slot.offset))
+    for frame in frames:
+        frame.recalled = item.recalled
+    return frames
 
 
 def encoder_keys(item: Item, job: Job, tools: Tools) -> list[EncoderKey]:

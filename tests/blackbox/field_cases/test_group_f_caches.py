@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import httpx
@@ -19,6 +23,8 @@ from tests.blackbox.server import Server, eventually
 
 ESTIMATE = "/v1/estimate"
 ACME, OTHER = (f"fov-test-key-{tenant}-0123456789" for tenant in ("acme", "other"))
+EMBEDDED = 64 * 192 * 4
+"""Bytes of a 224×224 picture's embeddings, as the shipped model makes them: visual tokens, width, float32."""
 WORK = {"media_decode", "mm_processor", "vision_encode"}
 
 
@@ -35,6 +41,24 @@ def scoped(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Se
     caches = ("--cache-scope", "per_tenant", "--cache-media-bytes-max", "4MiB")
     fetch = ("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port))
     made = Server(tmp_path_factory.mktemp("scoped"), *SMALL, *caches, *fetch, FOVEATE_AUTH__KEYS=keys)
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.kill_all()
+
+
+@pytest.fixture(scope="module")
+def cramped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose encoder cache has room for two pictures, and which keeps no inputs."""
+    made = Server(
+        tmp_path_factory.mktemp("cramped"),
+        *SMALL,
+        "--cache-processor-bytes-max",
+        "0",
+        "--cache-encoder-bytes-max",
+        str(2 * EMBEDDED),
+    )
     try:
         yield made
         made.stop()
@@ -255,6 +279,73 @@ def test_no_hit_tells_of_another_tenants_pictures(scoped: Server, right: Right) 
         assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         for mine in (acme, other):
             assert not WORK & timing(mine, asked, "A green circle.")
+
+
+def several(*seeds: int) -> dict[str, Any]:
+    colours = list(COLOURS)
+    pictures = [image(url_of(one(colours[seed % 7], "circle", seed=9000 + seed))) for seed in seeds]
+    return chat(user(*pictures, "Describe both images."))
+
+
+def assert_nothing_left(server: Server) -> None:
+    """All that is in the arena is what the caches keep, and nobody uses it."""
+    server.wait_idle()
+    now = server.metrics()
+    assert now.total("foveate_encoder_cache_pinned_entries") == 0
+    assert now.total("foveate_encoder_cache_bytes") == now.total("foveate_arena_used_bytes") <= 2 * EMBEDDED
+
+
+@field_case(
+    94,
+    "four pictures where the encoder cache has room for two: seen as with room for all, and nothing of them is left",
+    ANSWERED,
+)
+def test_a_cache_that_is_too_small_for_one_request(cramped: Server, http: httpx.Client, right: Right) -> None:
+    asked = several(1, 2, 3, 4)
+    with cramped.client() as narrow:
+        for _ in range(3):
+            answer = narrow.post(CHAT, json=asked)
+            right.check(answer)
+            assert content(answer) == content(http.post(CHAT, json=asked))
+    assert cramped.metrics().total("foveate_encoder_cache_crowded_refusals_total") >= 2
+    eventually(
+        "an arena with nothing but what is cached",
+        lambda: cramped.metrics().total("foveate_arena_used_bytes") <= 2 * EMBEDDED,
+    )
+    assert_nothing_left(cramped)
+
+
+@field_case(
+    95,
+    "room for two pictures: again and again three requests at once, of two each, and a fourth whose client leaves",
+    ANSWERED,
+)
+def test_entries_evicted_while_others_want_them(cramped: Server, http: httpx.Client, right: Right) -> None:
+    rounds = [[several(seed, seed + 1) for seed in (turn, turn + 2, turn + 4)] for turn in (10, 11, 12, 10, 11)]
+    expected = {json.dumps(asked): content(http.post(CHAT, json=asked)) for asked in chain(*rounds)}
+    evicted = cramped.metrics().total("foveate_encoder_cache_evictions_total")
+
+    def send(asked: dict[str, Any]) -> httpx.Response:
+        with cramped.client() as narrow:
+            return narrow.post(CHAT, json=asked)
+
+    def leave(asked: dict[str, Any]) -> None:
+        with httpx.Client(base_url=cramped.base_url, timeout=0.05) as narrow, contextlib.suppress(httpx.TransportError):
+            narrow.post(CHAT, json=asked)
+
+    with ThreadPoolExecutor(4) as pool:
+        for number, asked in enumerate(rounds):
+            gone = pool.submit(leave, several(number, number + 1))
+            for sent, answer in zip(asked, pool.map(send, asked), strict=True):
+                right.check(answer)
+                assert content(answer) == expected[json.dumps(sent)]
+            gone.result()
+    assert cramped.metrics().total("foveate_encoder_cache_evictions_total") > evicted
+    eventually(
+        "an arena with nothing but what is cached",
+        lambda: cramped.metrics().total("foveate_arena_used_bytes") <= 2 * EMBEDDED,
+    )
+    assert_nothing_left(cramped)
 
 
 @field_case(
