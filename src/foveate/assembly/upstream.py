@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
-from foveate.assembly.version import Say, appearance, pool_config
+from foveate.assembly.version import Say, appearance, load_version, pool_config
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
 from foveate.caches.keys import EncoderKey
@@ -26,8 +26,10 @@ from foveate.journey.tools import Tools
 from foveate.media.pool import MediaPool
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.port import PromptSide
+from foveate.models.preload import preload_modules
 from foveate.models.unknown import UnknownModel
 from foveate.observe.metrics import Metrics
+from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
@@ -46,24 +48,18 @@ async def upstream_journey(
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings.log, scope)
-        files = await _model(settings, say)
         arena = bounds.arena(checked.arena_bytes)
-        runtime = LocalRuntime(arena, preload=WORKER_MODULES)
-        scope.push_async_callback(runtime.close)
-        # No picture is processed here, so that workers need no model.
-        media = MediaPool(runtime, pool_config(settings, ModelFiles("", "", "unknown"), 0))
         relay = UpstreamRelay(checked.relay, arena, say=say)
-        engine = NoEngine(relay)
+        scope.push_async_callback(relay.stop)
+        files = await _model(settings, say, needed=relay.takes_embeddings)
+        runtime = await _runtime(files if relay.takes_embeddings else None, arena)
+        scope.push_async_callback(runtime.close)
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        prompt_side = await _load(settings, files, media, relay, scope)
-        text = TextWork(prompt_side)
-        scope.callback(text.close)
-        serving = Serving(
-            files.name if files else "", prompt_side, text, media, engine, engine, restarts=lambda: 0, stop=relay.stop
-        )
+        serving = await _load(settings, files, relay, runtime, say)
+        scope.push_async_callback(serving.stop)
         tools = Tools(
             limits=bounds.limits(settings),
             arena=arena,
@@ -89,28 +85,64 @@ async def upstream_journey(
         yield Journey(tools, models=())
 
 
-async def _model(settings: Settings, say: Say) -> ModelFiles | None:
+async def _model(settings: Settings, say: Say, *, needed: bool) -> ModelFiles | None:
     """Find the files of the model that the upstreams run, where a copy of them was named. Raises StartupError."""
     if settings.model.path is None:
+        if needed:
+            raise StartupError("To send upstreams embeddings, name the model that they run: --model DIR_OR_HUB_ID.")
         return None
     files = await asyncio.to_thread(resolve_model, settings.model.path)
-    say(f"media are priced as {files.name} does ({files.family})")
+    say(f"media are {'encoded' if needed else 'priced'} as {files.name} does ({files.family})")
     return files
 
 
+async def _runtime(files: ModelFiles | None, arena: Arena) -> LocalRuntime:
+    """Return the runtime; ``files`` of a model that workers are to run, None: they need none."""
+    if files is None:
+        return LocalRuntime(arena, preload=WORKER_MODULES)
+    modules = await asyncio.to_thread(preload_modules, files.family)
+    return LocalRuntime(arena, preload=(*modules, *WORKER_MODULES, "foveate.engines.embedded.process"))
+
+
 async def _load(
-    settings: Settings, files: ModelFiles | None, media: MediaPool, relay: UpstreamRelay, scope: AsyncExitStack
-) -> PromptSide:
-    """Start the workers, look at the upstreams and load the prices, all at once. The first failure ends the others."""
-    scope.push_async_callback(media.stop, seconds_max=1.0)
-    scope.push_async_callback(relay.stop)
+    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime, say: Say
+) -> Serving:
+    """Look at the upstreams while all that is needed here starts. The first failure ends the others. Raises StartupError."""
+    encodes = files is not None and relay.takes_embeddings
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(media.start())
             tasks.create_task(relay.start())
-            priced = None
-            if files is not None:
-                priced = tasks.create_task(asyncio.to_thread(load_prompt_side, files, appearance(settings)))
+            here = tasks.create_task(
+                load_version(files, files.name, settings, runtime=runtime, number=0, say=say)
+                if files is not None and encodes
+                else _without_engine(settings, files, relay, runtime)
+            )
     except* StartupError as group:
         raise group.exceptions[0] from None
-    return UnknownModel() if priced is None else priced.result()
+    return here.result()
+
+
+async def _without_engine(
+    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime
+) -> Serving:
+    """Start media workers, which need no model as no picture is processed here, and load the prices where they are known."""
+    media = MediaPool(runtime, pool_config(settings, ModelFiles("", "", "unknown"), 0))
+    engine = NoEngine(relay)
+    loading: list[TextWork] = []
+
+    async def stop() -> None:
+        for text in loading:
+            text.close()
+        await media.stop(seconds_max=1.0)
+
+    try:
+        await media.start()
+        prompt_side: PromptSide = UnknownModel()
+        if files is not None:
+            prompt_side = await asyncio.to_thread(load_prompt_side, files, appearance(settings))
+    except BaseException:
+        await stop()
+        raise
+    loading.append(text := TextWork(prompt_side))
+    name = files.name if files is not None else ""
+    return Serving(name, prompt_side, text, media, engine, engine, restarts=lambda: engine.restarts, stop=stop)

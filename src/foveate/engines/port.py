@@ -111,7 +111,8 @@ class RelayedMedia(msgspec.Struct, frozen=True):
     ``name`` is what it is called at an upstream: made of its content and of whoever may share it, so that equal names are equal bytes.
     ``slots`` are its encoded bytes in the arena, of type ``mime``, in one piece, or a list of frames frame by frame; empty where there are
     none here, and only its name can be sent. ``url`` is the client's own, for upstreams that are given those; None where it had none.
-    ``tokens`` are the prompt tokens that it stands for, exact or as good as they are known.
+    ``tokens`` are the prompt tokens that it stands for, exact or as good as they are known. ``embeddings`` is set where those go on
+    instead of bytes.
     """
 
     name: str
@@ -119,6 +120,7 @@ class RelayedMedia(msgspec.Struct, frozen=True):
     slots: tuple[Slot, ...]
     url: str | None
     tokens: int
+    embeddings: PictureInput | None = None
 
 
 class RelayWork(msgspec.Struct, frozen=True):
@@ -247,6 +249,11 @@ class Relay(Protocol):
 
     def context_tokens_max(self, model: str) -> int:
         """The model's context, as far as the servers tell; 0: not known."""
+        ...
+
+    @property
+    def takes_embeddings(self) -> bool:
+        """Whether pictures go on as embeddings, to all servers."""
         ...
 
     def needs_bytes(self, model: str) -> bool:

@@ -101,7 +101,7 @@ RELAYED: Final[tuple[Step, ...]] = (
     begin_media,
     each(allow, relayed.bring),
     price,
-    each(relayed.name),
+    each(relayed.make_ready),
     relayed.address,
 )
 """The steps of a request that another server answers; after these, :func:`foveate.journey.relayed.pass_on` streams its answer."""

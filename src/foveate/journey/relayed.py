@@ -8,7 +8,7 @@ begin       parts → one item for each                    –                  
 allow       URL → checked URL                            URL policy                             UrlInvalid, UrlRefused
 bring       reference → bytes, header, price             as fetch, probe and tally              as fetch, probe and tally
 price       all headers → what all cost                  max_total_*, max_visual_tokens         MediaTotalTooLarge, HouseFull
-name        uuid → content                               –                                      MediaIdConflict
+make ready  uuid → content; bytes → embeddings           as embed                               MediaIdConflict; as embed
 address     items → what is passed on                    –                                      –
 pass on     what is passed on → the answer, piecewise    upstreams' places, deadline            Upstream*, QueueFull
 ==========  ===========================================  =====================================  ==================================
@@ -27,18 +27,20 @@ from blake3 import blake3
 
 from foveate.core.clock import now
 from foveate.core.document import MediaHole
+from foveate.core.errors import InvalidPart
 from foveate.core.media import RAW, UrlRef
 from foveate.core.memory import Slot
 from foveate.core.request import VideoPart
 from foveate.core.stages import Span
-from foveate.engines.port import Relay, RelayedMedia, RelayEvent, RelayUsage, RelayWork
+from foveate.engines.port import PictureInput, Relay, RelayedMedia, RelayEvent, RelayUsage, RelayWork
 from foveate.journey.film import FRAME_LIST
 from foveate.journey.job import Item, Job
+from foveate.journey.recall import recall
 from foveate.journey.s1_admit import count_in, judge_parts, take_place
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
 from foveate.journey.s5_price import tally
-from foveate.journey.s6_embed import bind_name
+from foveate.journey.s6_embed import bind_name, embed
 from foveate.journey.tools import Tools
 from foveate.media.headers.container import video_container
 
@@ -59,6 +61,8 @@ async def admit(job: Job, tools: Tools) -> None:
 
 async def bring(item: Item, job: Job, tools: Tools) -> None:
     """Fetch, probe and count a medium, unless only its URL goes on. Raises as these steps do."""
+    if isinstance(item.part, VideoPart) and _relay(tools).takes_embeddings:
+        raise InvalidPart("Videos are not passed on as embeddings by this server. Send pictures.")
     if isinstance(item.part.ref, UrlRef) and not _relay(tools).needs_bytes(job.request.model):
         item.ready_at = now()
         return
@@ -66,9 +70,15 @@ async def bring(item: Item, job: Job, tools: Tools) -> None:
         await step(item, job, tools)
 
 
-async def name(item: Item, job: Job, tools: Tools) -> None:
-    """Bind the client's own name for the medium. Raises MediaIdConflict."""
+async def make_ready(item: Item, job: Job, tools: Tools) -> None:
+    """Bind the client's own name for the medium, and make its embeddings where those go on. Raises MediaIdConflict and, in the latter
+    case, as recall and embed do.
+    """
     if item.blob is None:
+        return
+    if _relay(tools).takes_embeddings:
+        await recall(item, job, tools)
+        await embed(item, job, tools)
         return
     bind_name(item, job, tools)
     item.ready_at = now()
@@ -132,6 +142,10 @@ def _settle(usage: RelayUsage, job: Job, tools: Tools) -> None:
 
 def _media(item: Item, job: Job, tools: Tools) -> RelayedMedia:
     url = item.part.ref.url if isinstance(item.part.ref, UrlRef) else None
+    if item.lease is not None:
+        entry = item.lease.entry
+        picture = PictureInput(entry.embeddings, entry.rows, entry.meta, entry.content)
+        return RelayedMedia(_named(entry.content, job.scope), "", (), url, entry.rows, picture)
     what = item.blob.digest if item.blob is not None else f"url {url}"
     here = item.blob is not None and item.hold is not None
     mime, slots = _bytes(item, tools) if here else ("", ())

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from foveate.settings.declare import Names, Section, setting
 
-Mode = Literal["bytes", "url"]
+Mode = Literal["bytes", "url", "embeds"]
 Takes = Literal["auto", "on", "off"]
 SERVERS_MAX: Final = 256
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$"
@@ -70,7 +70,8 @@ class UpstreamSettings(Section):
         (), "The same with more to say of each: a list of {url, name, weight, api_key_env, models, concurrency_max, mode, uuid}."
     )  # fmt: skip
     mode: Mode = setting(
-        "bytes", "How media go on: bytes (fetched here, sent inline) or url (the client's own URL, unread, once it passed the URL policy)."
+        "bytes", "How media go on: bytes (fetched here, sent inline), embeds (encoded here, by --model; for all upstreams or none) or url "
+        "(the client's own URL, unread, once it passed the URL policy)."
     )  # fmt: skip
     uuid: Takes = setting(
         "auto", "Whether upstreams take a uuid beside media; auto: those that say they are vLLM or Foveate."
@@ -100,4 +101,7 @@ class UpstreamSettings(Section):
         twice = {label for label in labels if labels.count(label) > 1}
         if twice:
             raise ValueError(f"two upstreams are called {min(twice)}; give each a name of its own (upstream.servers)")
+        modes = {server.mode or self.mode for server in found}
+        if "embeds" in modes and len(modes) > 1:
+            raise ValueError("either all upstreams are sent embeddings or none is (upstream.mode)")
         return found

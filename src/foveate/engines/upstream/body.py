@@ -14,8 +14,9 @@ import pybase64
 
 from foveate.core.document import MediaHole
 from foveate.core.memory import Slot
-from foveate.engines.port import RelayedMedia, RelayWork
+from foveate.engines.port import PictureInput, RelayedMedia, RelayWork
 from foveate.engines.upstream.config import Mode
+from foveate.engines.upstream.npy import npy
 from foveate.runtime.arena import Arena
 
 SLICE_BYTES: Final = 3 * 64 * 1024
@@ -89,6 +90,9 @@ class Body:
 
     def _part(self, hole: MediaHole, media: RelayedMedia, filling: Filling) -> Iterator[Segment]:
         kind = hole.kind.encode()
+        if media.embeddings is not None:
+            yield from _embeds(media.name, media.embeddings, self._arena)
+            return
         yield b'{"type":"' + kind + b'","' + kind + b'":'
         if filling.mode == "url" and media.url is not None:
             yield b'{"url":' + _text(media.url) + hole.inside + b"}" + hole.beside + b"}"
@@ -103,6 +107,18 @@ class Body:
             yield slot
         yield b'"' + hole.inside + b"}"
         yield (b',"uuid":' + _text(media.name) if filling.uuids else b"") + hole.beside + b"}"
+
+
+def _embeds(name: str, picture: PictureInput, arena: Arena) -> Iterator[Segment]:
+    """Write a picture's embeddings as vLLM takes them: a .npy file, and beside it what the model needs besides (Qwen-VL's grid)."""
+    yield b'{"type":"image_embeds","uuid":' + _text(name) + b',"image_embeds":'
+    yield b'{"image_embeds":"' if picture.meta else b'"'
+    yield from npy(picture, arena)
+    yield b'"'
+    if picture.meta:
+        yield b"".join(b"," + _text(key) + b":" + msgspec.json.encode(value) for key, value in picture.meta.items())
+        yield b"}"
+    yield b"}"
 
 
 def _text(value: str) -> bytes:

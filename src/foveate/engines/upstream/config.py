@@ -7,14 +7,14 @@ from typing import Literal
 
 import msgspec
 
-Mode = Literal["bytes", "url"]
+Mode = Literal["bytes", "url", "embeds"]
 Takes = Literal["auto", "on", "off"]
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
     """One server. ``models`` maps clients' names to its own; empty: all that it lists, by its own names.
 
-    ``mode``: media go on as bytes or as the client's own URL. ``uuid``: whether it takes a uuid beside media.
+    ``mode``: media go on as bytes, as the client's own URL, or as embeddings. ``uuid``: whether it takes a uuid beside media.
     """
 
     name: str

@@ -64,7 +64,7 @@ class _Asking(msgspec.Struct):
     @property
     def named(self) -> bool:
         """Whether any of its media can only be named."""
-        return any(not one.slots and one.url is None for one in self.work.media)
+        return any(not one.slots and one.url is None and one.embeddings is None for one in self.work.media)
 
 
 class UpstreamRelay:
@@ -100,9 +100,14 @@ class UpstreamRelay:
         stated = [server.context_tokens_max(model) for server in self.servers]
         return min((tokens for tokens in stated if tokens), default=0)
 
+    @property
+    def takes_embeddings(self) -> bool:
+        """Whether pictures go on as embeddings; the settings allow no mix."""
+        return self.servers[0].config.mode == "embeds"
+
     def needs_bytes(self, model: str) -> bool:
         """Whether any server of this model is sent bytes."""
-        return any(server.config.mode == "bytes" for server in self.servers if model in server.models)
+        return any(server.config.mode != "url" for server in self.servers if model in server.models)
 
     def report(self) -> tuple[RelayReport, ...]:
         """See the port."""
