@@ -27,7 +27,7 @@ from blake3 import blake3
 
 from foveate.core.clock import now
 from foveate.core.document import MediaHole
-from foveate.core.errors import InvalidPart
+from foveate.core.errors import FoveateError, InvalidPart
 from foveate.core.media import RAW, UrlRef
 from foveate.core.memory import Slot
 from foveate.core.request import VideoPart
@@ -112,7 +112,7 @@ async def pass_on(job: Job, tools: Tools) -> AsyncGenerator[RelayEvent, None]:
     assert job.passing is not None
     begun = False
     counts = job.ledger.counts
-    async with aclosing(_relay(tools).forward(job.passing)) as events:
+    async with aclosing(_timed(_relay(tools).forward(job.passing), job)) as events:
         async for event in events:
             arrived = now()
             if not begun:
@@ -127,6 +127,20 @@ async def pass_on(job: Job, tools: Tools) -> AsyncGenerator[RelayEvent, None]:
             if event.usage is not None:
                 _settle(event.usage, job, tools)
             yield event
+
+
+async def _timed(events: AsyncGenerator[RelayEvent, None], job: Job) -> AsyncGenerator[RelayEvent, None]:
+    """Yield the events; note where the time went of a request that failed before the first of them."""
+    begun = False
+    try:
+        async with aclosing(events):
+            async for event in events:
+                begun = True
+                yield event
+    except FoveateError:
+        if not begun:
+            job.ledger.span(Span("upstream", job.inputs_ready_at, now()))
+        raise
 
 
 def _settle(usage: RelayUsage, job: Job, tools: Tools) -> None:

