@@ -18,4 +18,6 @@ if ! apt-get download -qq prometheus >/dev/null 2>&1; then
 fi
 dpkg-deb --extract prometheus_*.deb unpacked
 mkdir -p "$(dirname "$target")"
+rm -rf "$target"
 mv unpacked/usr/bin "$target"
+touch "$target"

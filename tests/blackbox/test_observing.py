@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import pytest
 from tests.blackbox.origins import Origin, body, delayed
@@ -77,3 +79,34 @@ def test_costs_of_two_calls_and_objectives(http: httpx.Client, server: Server) -
     assert metrics.total("foveate_slo_attainment", modality="text", window="5m") > 0
     assert not metrics.total("foveate_slo_requests_total", modality="multimodal")
     assert metrics.total("foveate_traces_dropped_total") == 0
+
+
+def test_a_long_prompt_is_a_slow_prefill_everywhere(http: httpx.Client, server: Server, collector: Receiver) -> None:
+    before = server.metrics().total("foveate_stage_seconds_sum", stage="llm_prefill", modality="text")
+    reply = http.post(CHAT, json=chat(user("a red circle and a blue star " * 150), max_tokens=2))
+    content(reply)
+    record = server.record(reply.json()["id"])
+    assert max(STAGES, key=lambda stage: record.get(f"{stage}_ms") or 0) == "llm_prefill"
+    assert record["items"] == []
+    shown = CliRunner().invoke(app, ["log", "show", record["id"], "--file", str(server.request_log)]).stdout
+    assert "llm_prefill *" in max(shown.splitlines(), key=lambda row: row.count("█"))
+    spans = eventually("its trace", lambda: collector.trace_of(record["id"]))
+    stages = [span for span in spans if span.name in STAGES]
+    assert max(stages, key=lambda span: span.end - span.start).name == "llm_prefill"
+    assert {span.name for span in spans} <= {"request", "tpot", "admission", "llm_queue", "llm_prefill"}
+    server.wait_idle()
+    after = server.metrics().total("foveate_stage_seconds_sum", stage="llm_prefill", modality="text")
+    assert (after - before) * 1e3 == pytest.approx(record["llm_prefill_ms"], rel=0.5)
+    assert record["engine_token_ms"] >= record["llm_prefill_ms"] / 2
+
+
+def test_a_full_engine_is_a_slow_queue(http: httpx.Client, server: Server, collector: Receiver) -> None:
+    """More answers at once than the batch has rows: those that wait say that they waited for the language model."""
+    question = chat(user("Hello!"), n=8, max_tokens=40, ignore_eos=True)
+    with ThreadPoolExecutor(12) as pool:
+        replies = list(pool.map(lambda _: http.post(CHAT, json=question), range(12)))
+    records = [server.record(reply.json()["id"]) for reply in replies]
+    last = max(records, key=lambda record: record["ttft_ms"])
+    assert max(STAGES, key=lambda stage: last.get(f"{stage}_ms") or 0) == "llm_queue"
+    spans = eventually("its trace", lambda: collector.trace_of(last["id"]))
+    assert max(spans[1:], key=lambda span: (span.name in STAGES, span.end - span.start)).name == "llm_queue"

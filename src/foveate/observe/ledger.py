@@ -230,7 +230,7 @@ class RequestLedger:
         """Return the engine's time as it looks from here, where the engine does not say its own: others' share of its steps included."""
         last = max((choice.last_at for choice in self._choices.values()), default=None)
         after = 0.0 if last is None or self._first_token_at is None else max(last - self._first_token_at, 0.0) * 1e3
-        return breakdown.stages.get("llm_prefill", 0.0) + after
+        return breakdown.stages.get("llm_prefill", 0.0) + breakdown.stages.get("upstream", 0.0) + after
 
     def _item_record(self, item: ItemLedger, at: float) -> ItemRecord:
         ready_ms = None if item.ready_at is None else (item.ready_at - self.received_at) * 1e3
