@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +70,9 @@ def source(file: str | None, config: str | None) -> LogReader:
 def console() -> Console:
     """Return standard output: with colours at a terminal, wide and plain where it is piped."""
     plain = not sys.stdout.isatty()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names are whatever clients sent; a terminal that cannot show a character shows another, and the command goes on.
+        sys.stdout.reconfigure(errors="replace")
     return Console(width=PIPED_WIDTH if plain else None, highlight=False, markup=False, emoji=False)
 
 

@@ -177,3 +177,22 @@ def at_a_terminal(arguments: list[str], columns: int = 160, *, damaged: bool = F
         pass
     os.close(ours)
     return shown.decode()
+
+
+def test_a_plain_terminal_gets_what_it_can_show(path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("FOVEATE_")}
+    path.write_text(entry(30, **{**PICTURE, "model": "modèle"}))
+    done = subprocess.run(
+        [sys.executable, "-m", "foveate", "log", "show", "chatcmpl", "--file", str(path)],
+        capture_output=True,
+        env={**env, "PYTHONIOENCODING": "ascii"},
+        timeout=60,
+        check=False,
+    )
+    assert b"several requests" in done.stderr
+    path.with_name("requests.jsonl.1").unlink()
+    done = subprocess.run(
+        done.args, capture_output=True, env={**env, "PYTHONIOENCODING": "ascii"}, timeout=60, check=True
+    )
+    assert b"###" in done.stdout
+    assert b"mod?le" in done.stdout
