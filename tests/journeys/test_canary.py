@@ -18,6 +18,7 @@ from foveate.core.media import DataRef
 from foveate.journey.canary import Canaries
 from foveate.journey.canary_port import CanaryReport
 from foveate.journey.service import Journey
+from foveate.journey.trial import Trial
 from foveate.models import memory
 from foveate.settings import load
 
@@ -209,3 +210,18 @@ async def test_promotion_under_load_loses_nothing_and_ends_the_old_one(tried: Jo
     assert met(await ask(tried, request(hot))) == "canary"
     assert (await ask(tried, request(text="hello"))).text
     await settled(tried)
+
+
+async def test_news_and_the_end_in_one_moment_end_the_watch(tried: Journey) -> None:
+    """In Python 3.11 ``wait_for`` swallows a cancellation that comes when what it waits for is there."""
+    assert isinstance(tried.canary(), Canaries)
+    canary = Canaries(tried.tools, tried.canary()._terms)
+    same = tried.tools.roll_out.stable
+    trial = Trial(same, same, share=0, compared_share=0, limits=canary._terms.limits, metrics=tried.tools.metrics)
+    watch = asyncio.create_task(canary._watch(trial))
+    await asyncio.sleep(0.01)
+    trial.news.set()
+    watch.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait((watch,))
+    assert watch.cancelled()

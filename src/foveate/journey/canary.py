@@ -120,14 +120,14 @@ class Canaries:
 
     async def aclose(self) -> None:
         """End whatever is under way."""
+        trial = self._tools.roll_out.trial
+        if trial is not None:
+            trial.close()
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
             await asyncio.sleep(0)
-        trial = self._tools.roll_out.trial
-        if trial is not None:
-            trial.close()
 
     # ----------------------------------------------------------------------------------------------------------- a roll-out
 
@@ -169,8 +169,10 @@ class Canaries:
     async def _watch(self, trial: Trial) -> None:
         """Compare samples and judge the evidence until it says that the trial must end."""
         while not trial.closed:
+            # Not wait_for: cancelled in the very moment that there is news, it would swallow the cancellation.
             with suppress(TimeoutError):
-                await asyncio.wait_for(trial.news.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await trial.news.wait()
             trial.news.clear()
             if trial.samples:
                 sample = trial.samples.popleft()
@@ -205,7 +207,8 @@ class Canaries:
     async def _retire(self, gone: Serving) -> None:
         assert self._terms is not None
         try:
-            await asyncio.wait_for(gone.unused(), self._terms.end_seconds_max)
+            async with asyncio.timeout(self._terms.end_seconds_max):
+                await gone.unused()
         except TimeoutError:
             log.warning("a version is ended although requests still use it", model=gone.name, users=gone.users)
         await self._tools.roll_out.stop(gone)
