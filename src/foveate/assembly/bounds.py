@@ -56,7 +56,9 @@ def media_cache(cache: CacheSettings, arena: Arena) -> MediaCache:
 
 
 def limits(settings: Settings) -> Limits:
+    wait = settings.engine.restart_wait_seconds
     return Limits(
+        engine_wait_seconds=wait if wait is not None else 30.0 if settings.engine.kind == "vllm" else 4.0,
         body_bytes_max=settings.server.body_bytes_max,
         inline_bytes_min=settings.server.inline_bytes_min,
         request_seconds_max=settings.server.request_seconds_max,

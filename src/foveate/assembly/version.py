@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from foveate.assembly.engines import engine_of, spare_cores
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
-from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.journey.serving import Serving
 from foveate.journey.text import TextWork
 from foveate.journey.warm import warm
@@ -92,37 +90,9 @@ def another_version(settings: Settings, *, runtime: LocalRuntime, say: Say) -> C
     return load
 
 
-def engine_of(
-    settings: Settings, files: ModelFiles, name: str, *, runtime: LocalRuntime, number: int, say: Say
-) -> EmbeddedEngine:
-    chosen = settings.engine
-    config = EmbeddedConfig(
-        model_dir=files.directory,
-        model=name,
-        device=settings.model.device,
-        dtype=settings.model.dtype,
-        queue_depth_max=chosen.queue_depth_max,
-        batch_size_max=chosen.batch_size_max,
-        prefill_chunk_tokens=chosen.prefill_chunk_tokens,
-        kv_tokens_max=chosen.kv_tokens_max,
-        prefix_cache_bytes_max=chosen.prefix_cache_bytes_max,
-        encoder_queue_max=chosen.encoder_queue_max,
-        encoder_batch_max=chosen.encoder_batch_max,
-    )
-    return EmbeddedEngine(
-        runtime,
-        config,
-        index=number,
-        threads=chosen.threads or _spare_cores(),
-        start_seconds_max=settings.server.start_seconds_max,
-        on_progress=lambda text: say(f"engine: {text}"),
-        on_restart=lambda: log.warning("the engine is back"),
-    )
-
-
 def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfig:
     media = settings.media
-    workers = media.workers or min(_spare_cores(), MEDIA_WORKERS_MAX)
+    workers = media.workers or min(spare_cores(), MEDIA_WORKERS_MAX)
     return PoolConfig(
         workers=workers,
         first_index=number * workers,
@@ -138,8 +108,3 @@ def appearance(settings: Settings) -> Appearance:
     media = settings.media
     red, green, blue = bytes.fromhex(media.background.removeprefix("#"))
     return Appearance((red, green, blue), media.icc_to_srgb, media.truncated_accepted)
-
-
-def _spare_cores() -> int:
-    """Cores that workers may fill by default. One is left to the gateway, which needs little, but at once."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)

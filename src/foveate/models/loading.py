@@ -157,10 +157,49 @@ def load_vision_and_language(
     and is often slower. ``progress`` is given one line at a time. Raises StartupError when an accelerator's memory does
     not suffice (main memory is asked about in :mod:`foveate.models.memory`) or the weights cannot be read.
     """
-    import torch
-
     from foveate.models.language import TransformersLanguageModel
     from foveate.models.tower import TransformersVisionTower
+
+    family, model, version = _load(directory, device, dtype, progress)
+    return TransformersVisionTower(family, model, version), TransformersLanguageModel(family, model)
+
+
+class VisionFacts(msgspec.Struct, frozen=True):
+    """What an engine that is not ours needs to know of a model's pictures.
+
+    ``picture_token`` is the id whose rows are embeddings; ``merge`` the side of the square of patches that one row stands for, None where
+    the model has no grid of patches.
+    """
+
+    picture_token: int
+    merge: int | None
+
+
+def load_vision(
+    directory: str, *, device: str, dtype: str, progress: Callable[[str], None] | None = None
+) -> tuple[VisionTower, VisionFacts]:
+    """Load the vision tower alone, for a process whose language model is another's. Arguments and errors as above.
+
+    The language model is read too and let go at once: which weights belong to which part is each family's own business.
+    """
+    import torch
+
+    from foveate.models.tower import TransformersVisionTower
+
+    family, model, version = _load(directory, device, dtype, progress)
+    tower = TransformersVisionTower(family, model, version)
+    for owner, part in ((model.base_model, "language_model"), (model, "lm_head")):
+        if hasattr(owner, part):
+            setattr(owner, part, torch.nn.Module())
+    merge = (
+        getattr(model.config.vision_config, "spatial_merge_size", None) if "image_grid_thw" in family.inputs else None
+    )
+    return tower, VisionFacts(picture_token_id(model.config), merge)
+
+
+def _load(directory: str, device: str, dtype: str, progress: Callable[[str], None] | None) -> tuple[Family, Any, str]:
+    """Return the family, transformers' model and the encoder version."""
+    import torch
 
     report = progress or (lambda text: None)
     family = family_of(_read_config(Path(directory), directory), directory)
@@ -177,7 +216,7 @@ def load_vision_and_language(
     model = _load_weights(directory, device, wanted)
     report(f"weights loaded in {time.monotonic() - started:.1f} s, hashing the vision tower")
     version = encoder_version(Path(directory), model.config, str(model.dtype).removeprefix("torch."))
-    return TransformersVisionTower(family, model, version), TransformersLanguageModel(family, model)
+    return family, model, version
 
 
 def _load_weights(directory: str, device: str, dtype: str) -> Any:

@@ -31,6 +31,7 @@ from foveate.settings.sections import (
 from foveate.settings.sources import Declared, Settings, declared, load
 from foveate.settings.tiers import TierSettings, budgets
 from foveate.settings.upstreams import UpstreamServer, UpstreamSettings
+from foveate.settings.vllm import VllmSettings
 
 __all__ = [
     "AuthSettings",
@@ -51,6 +52,7 @@ __all__ = [
     "TraceSettings",
     "UpstreamServer",
     "UpstreamSettings",
+    "VllmSettings",
     "budgets",
     "declared",
     "flat",

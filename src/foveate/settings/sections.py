@@ -47,10 +47,12 @@ class ModelSettings(Section):
 
 
 class EngineSettings(Section):
-    """Which engine answers, and the embedded one's limits."""
+    """Which engine answers, and the limits of one that runs here."""
 
-    kind: Literal["embedded", "upstream"] = setting(
-        "embedded", "embedded: the model runs here. upstream: servers behind this one answer (docs/upstream.md).",
+    kind: Literal["embedded", "vllm", "upstream"] = setting(
+        "embedded",
+        "embedded: the model runs here. vllm: it runs here in vLLM (docs/vllm.md). upstream: servers behind this one answer "
+        "(docs/upstream.md).",
         flag="--engine",
     )  # fmt: skip
     queue_depth_max: int = setting(256, "Requests that may wait for the language model before 429.", low=1, high=65536)
@@ -72,6 +74,10 @@ class EngineSettings(Section):
     encoder_batch_max: int = setting(
         1, "Same-shape pictures encoded together; 1 gives the same embedding whatever else is in the queue.", low=1,
         high=256,
+    )  # fmt: skip
+    restart_wait_seconds: float | None = setting(
+        None, "How long a request without a token waits for an engine that restarts. Default: 4, with vLLM 30.", low=0,
+        high=600,
     )  # fmt: skip
     threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core but one.", low=0, high=1024)
 

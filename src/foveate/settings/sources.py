@@ -39,6 +39,7 @@ from foveate.settings.sections import (
 )
 from foveate.settings.tiers import Tier, Tiers
 from foveate.settings.upstreams import UpstreamSettings
+from foveate.settings.vllm import VllmSettings
 
 ENV_PREFIX: Final = "FOVEATE_"
 ADMIN_KEY: Final = f"{ENV_PREFIX}ADMIN_KEY"
@@ -60,6 +61,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
+    vllm: VllmSettings = VllmSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     multimodal_budget: Tiers = {DEFAULT_TIER: Tier()}
     auth: AuthSettings = AuthSettings()

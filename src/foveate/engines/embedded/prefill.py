@@ -11,7 +11,8 @@ import torch
 
 from foveate.core.clock import now
 from foveate.engines.embedded.prefixes import WORTH_TOKENS, Prefix, Prefixes, prompt_of
-from foveate.engines.embedded.requests import Job, load_picture, progressed
+from foveate.engines.embedded.requests import Job, progressed
+from foveate.engines.pictures import load_picture
 from foveate.models.port import LanguageModel
 from foveate.runtime.port import ArenaAccess
 

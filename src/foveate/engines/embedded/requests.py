@@ -6,19 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import torch
 
-from foveate.core.errors import EngineFailed
 from foveate.core.request import Sampling
 from foveate.decisions.batching import PromptView
-from foveate.encoders.tensors import read_embeddings
 from foveate.engines.embedded.detokenize import Detokenizer, Vocabulary
 from foveate.engines.embedded.prefixes import Prefix, Prompt
 from foveate.engines.embedded.sampling import RowSampling
 from foveate.engines.embedded.stop_strings import StopStrings
-from foveate.engines.port import EngineWork, FinishReason, PictureInput
+from foveate.engines.port import EngineWork, FinishReason
 from foveate.models.port import Picture, Positions
-from foveate.runtime.port import ArenaAccess
 
 
 class Choice:
@@ -110,28 +106,3 @@ def progressed(view: PromptView, done: int | None) -> PromptView:
     if done is None:
         return msgspec.structs.replace(view, skipped=view.skipped + 1)
     return msgspec.structs.replace(view, done=done, skipped=0)
-
-
-def load_picture(arena: ArenaAccess, given: PictureInput, bytes_per_row: int, device: torch.device) -> Picture:
-    """Return a picture's embeddings on ``device``, after checking everything a wrong or stale slot could break.
-
-    On a CPU they stay views of the arena. ``bytes_per_row`` is the encoder's: all levels of one row, in its dtype.
-    Raises EngineFailed.
-    """
-    try:
-        embeddings = read_embeddings(arena, given.embeddings)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise EngineFailed(detail=f"embeddings cannot be read: {type(error).__name__}: {error}") from error
-    tensors = [embeddings.rows, *embeddings.deep]
-    if any(tensor.dim() != 2 or tensor.shape[0] != given.rows for tensor in tensors):
-        raise EngineFailed(
-            detail=f"embeddings of shapes {[tuple(tensor.shape) for tensor in tensors]} for {given.rows} rows"
-        )
-    width = sum(tensor.shape[1] * tensor.element_size() for tensor in tensors)
-    if width != bytes_per_row or not all(tensor.is_floating_point() for tensor in tensors):
-        raise EngineFailed(detail=f"embedding rows of {width} bytes where the model has {bytes_per_row}")
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
-        raise EngineFailed(detail="embeddings hold NaN or infinite values")
-    embeddings.rows = embeddings.rows.to(device)
-    embeddings.deep = tuple(level.to(device) for level in embeddings.deep)
-    return Picture(embeddings, given.meta)

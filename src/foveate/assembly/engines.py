@@ -1,0 +1,92 @@
+"""The engine that the settings name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from foveate.core.errors import StartupError
+from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.process_client import ProcessEngine
+from foveate.engines.vllm.client import VllmEngine
+from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
+from foveate.engines.vllm.config import VllmConfig
+from foveate.models.loading import ModelFiles
+from foveate.observe.logging import get_logger
+from foveate.runtime.local.runtime import LocalRuntime
+from foveate.settings import Settings
+
+log = get_logger(__name__)
+
+
+def engine_of(
+    settings: Settings, files: ModelFiles, name: str, *, runtime: LocalRuntime, number: int, say: Callable[[str], None]
+) -> ProcessEngine:
+    """Return the engine of the model's version ``number``, not started. Raises StartupError where it cannot run this model."""
+    chosen = settings.engine
+    given: dict[str, Any] = {
+        "index": number,
+        "threads": chosen.threads or spare_cores(),
+        "start_seconds_max": settings.server.start_seconds_max,
+        "on_progress": lambda text: say(f"engine: {text}"),
+        "on_restart": lambda: log.warning("the engine is back"),
+    }
+    if chosen.kind == "vllm":
+        return VllmEngine(runtime, _vllm_config(settings, files, name), **given)
+    config = EmbeddedConfig(
+        model_dir=files.directory,
+        model=name,
+        device=settings.model.device,
+        dtype=settings.model.dtype,
+        queue_depth_max=chosen.queue_depth_max,
+        batch_size_max=chosen.batch_size_max,
+        prefill_chunk_tokens=chosen.prefill_chunk_tokens,
+        kv_tokens_max=chosen.kv_tokens_max,
+        prefix_cache_bytes_max=chosen.prefix_cache_bytes_max,
+        encoder_queue_max=chosen.encoder_queue_max,
+        encoder_batch_max=chosen.encoder_batch_max,
+    )
+    return EmbeddedEngine(runtime, config, **given)
+
+
+def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig:
+    if find_spec("vllm") is None:
+        raise StartupError("vLLM is not installed here: make serve-vllm installs it, or see docs/vllm.md.")
+    if files.family not in VLLM_FAMILIES:
+        raise StartupError(
+            f"The vLLM engine does not take models of the family {files.family}, but of: {', '.join(sorted(VLLM_FAMILIES))}."
+        )
+    chosen, cpu = settings.engine, settings.model.device == "cpu"
+    try:
+        args = settings.vllm.arguments()
+    except ValueError as error:
+        raise StartupError(f"The setting vllm.args cannot be read: {error}.") from error
+    return VllmConfig(
+        model_dir=files.directory,
+        model=name,
+        family=files.family,
+        device=settings.model.device,
+        dtype=settings.model.dtype,
+        queue_depth_max=chosen.queue_depth_max,
+        batch_size_max=chosen.batch_size_max,
+        encoder_queue_max=chosen.encoder_queue_max,
+        encoder_batch_max=chosen.encoder_batch_max,
+        kv_cache_bytes=settings.vllm.kv_cache_bytes,
+        eager=settings.vllm.compile == "off" or (settings.vllm.compile == "auto" and cpu),
+        untested_version=settings.vllm.untested_version,
+        args=args,
+    )
+
+
+def worker_modules(settings: Settings) -> tuple[str, ...]:
+    """Return what the forkserver imports once, beside the model's, so that a worker that died is replaced in milliseconds."""
+    engine = "foveate.engines.vllm.preload" if settings.engine.kind == "vllm" else "foveate.engines.embedded.process"
+    return "foveate.media.worker", engine
+
+
+def spare_cores() -> int:
+    """Cores that workers may fill by default. One is left to the gateway, which needs little, but at once."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -1,0 +1,19 @@
+"""The gateway's side of the vLLM engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foveate.engines.process_client import ProcessEngine
+from foveate.engines.vllm.config import VllmConfig
+from foveate.runtime.port import Runtime
+
+ENTRY = "foveate.engines.vllm.process:main"
+
+
+class VllmEngine(ProcessEngine):
+    """vLLM under Foveate's stages."""
+
+    def __init__(self, runtime: Runtime, config: VllmConfig, **given: Any) -> None:
+        """``given`` are :class:`ProcessEngine`'s keyword arguments."""
+        super().__init__(runtime, ENTRY, config, **given)

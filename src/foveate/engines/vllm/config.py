@@ -1,0 +1,33 @@
+"""What the vLLM engine's process is configured with."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+FAMILIES: Final = frozenset(
+    ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next", "llava_onevision", "internvl")
+)
+"""Families of :data:`foveate.models.families.FAMILIES` whose embeddings vLLM takes (its own parsers refuse them for the others)."""
+
+
+class VllmConfig(msgspec.Struct, frozen=True):
+    """The engine process's configuration; fields are the settings of the same names
+    (:class:`foveate.settings.EngineSettings`, :class:`foveate.settings.VllmSettings`)."""
+
+    model_dir: str
+    model: str
+    family: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    queue_depth_max: int = 256
+    batch_size_max: int = 32
+    encoder_queue_max: int = 256
+    encoder_batch_max: int = 1
+    kv_cache_bytes: int = 0
+    """Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself."""
+    eager: bool = True
+    untested_version: bool = False
+    args: dict[str, Any] = {}
+    """Further fields of vLLM's ``AsyncEngineArgs``; they win over what Foveate would give."""

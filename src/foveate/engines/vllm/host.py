@@ -1,0 +1,132 @@
+"""Requests in, events out: one task a request around ``AsyncLLM.generate``. Lives on the engine process's event loop.
+
+Every request that is not cancelled is answered to its end, once. When vLLM's core dies the whole process ends: the gateway sees that at
+once, ends or retries what was open, and starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from typing import Any, NoReturn
+
+from vllm import SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.outputs import RequestOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from foveate.core.clock import now
+from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError, QueueFull
+from foveate.encoders.worker import Post
+from foveate.engines.messages import Cancel, Generate
+from foveate.engines.port import FailEvent
+from foveate.engines.vllm.output import Answer, Vocabulary
+from foveate.engines.vllm.pictures import Prompts
+from foveate.engines.vllm.sampling import refusal, sampling_params
+
+_LOG = logging.getLogger("foveate.engine")
+
+WATCH_SECONDS = 0.1
+"""How often the core is asked whether it lives; its monitor thread knows at once."""
+
+DEAD = 70
+"""Exit code of a process whose core died (EX_SOFTWARE)."""
+
+
+class Host:
+    """The open requests of one ``AsyncLLM``."""
+
+    def __init__(
+        self,
+        engine: AsyncLLM,
+        prompts: Prompts,
+        vocabulary: Vocabulary,
+        post: Post,
+        *,
+        batch_size_max: int,
+        queue_depth_max: int,
+    ) -> None:
+        self._engine = engine
+        self._prompts = prompts
+        self._vocabulary = vocabulary
+        self._post = post
+        self._batch_size_max = batch_size_max
+        self._queue_depth_max = queue_depth_max
+        self._open: dict[str, tuple[asyncio.Task[None], bool]] = {}
+        """Each open request's task, and whether it has pictures."""
+
+    def submit(self, message: Generate) -> None:
+        """Take a request, or answer why not. Texts and prompts with pictures are bounded apart, as in the embedded engine."""
+        work = message.work
+        pictures = bool(work.pictures)
+        alike = sum(kind == pictures for _, kind in self._open.values())
+        if alike >= self._batch_size_max + self._queue_depth_max:
+            full = QueueFull(
+                detail=f"{alike} requests {'with' if pictures else 'without'} pictures are running or waiting",
+                limit_name="engine.queue_depth_max",
+                limit=self._queue_depth_max,
+                actual=alike - self._batch_size_max + 1,
+            )
+            self._post.send(FailEvent(work.request_id, full.record()))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(message), name=work.request_id)
+        self._open[work.request_id] = task, pictures
+        task.add_done_callback(lambda _: self._open.pop(work.request_id, None))
+
+    def cancel(self, message: Cancel) -> None:
+        """Drop a request; one that has ended is ignored."""
+        found = self._open.get(message.request_id)
+        if found is not None:
+            found[0].cancel()
+
+    async def watch(self) -> NoReturn:
+        """End the process when the core has died."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self._engine.errored:
+                end_process()
+
+    async def _answer(self, message: Generate) -> None:
+        work = message.work
+        try:
+            prompt = self._prompts.input(work)
+            params = sampling_params(work.sampling)
+            async with asyncio.timeout(work.deadline - now()):
+                await self._stream(message, prompt, params)
+        except asyncio.CancelledError:
+            raise  # nobody reads its answer
+        except EngineDeadError:
+            end_process()
+        except TimeoutError:
+            self._fail(work.request_id, DeadlineExceeded(detail="the deadline passed in the engine"))
+        except FoveateError as error:
+            self._fail(work.request_id, error)
+        except VLLMClientError as error:
+            self._fail(work.request_id, refusal(error))
+        except Exception as error:
+            _LOG.exception("request %s failed in vLLM", work.request_id)
+            cause = error.__cause__ or error
+            self._fail(work.request_id, EngineFailed(detail=f"{type(cause).__name__}: {cause}"))
+
+    async def _stream(self, message: Generate, prompt: Any, params: SamplingParams) -> None:
+        answer = Answer(message, self._vocabulary)
+        outputs = self._engine.generate(prompt, params, message.work.request_id)
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                assert isinstance(output, RequestOutput)
+                for event in answer.events(output):
+                    self._post.send(event)
+
+    def _fail(self, request_id: str, error: FoveateError) -> None:
+        _LOG.warning("request %s failed: %s", request_id, error.detail or error.public)
+        self._post.send(FailEvent(request_id, error.record()))
+
+
+def end_process() -> NoReturn:
+    """End this process now; vLLM's others end with it."""
+    _LOG.critical("vLLM's core has died; so does the engine's process")
+    logging.shutdown()
+    os._exit(DEAD)

@@ -1,0 +1,80 @@
+"""Start ``AsyncLLM`` for a model, with Foveate's choices."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from foveate.core.errors import StartupError
+from foveate.engines.vllm import executor
+from foveate.engines.vllm.config import VllmConfig
+
+_CPU_KV_BYTES = 2**30
+"""vLLM for CPU would otherwise take nine tenths of the machine's memory."""
+
+
+def engine_args(config: VllmConfig) -> AsyncEngineArgs:
+    """Return vLLM's arguments. Raises StartupError for an argument that it does not have."""
+    cpu = current_platform.is_cpu()
+    if cpu != (config.device == "cpu"):
+        raise StartupError(
+            f"The installed vLLM is for {current_platform.device_type}, and model.device is {config.device}. Choose the one it is for."
+        )
+    given: dict[str, Any] = {
+        "model": config.model_dir,
+        "served_model_name": config.model,
+        "dtype": config.dtype,
+        "enforce_eager": config.eager,
+        "max_num_seqs": config.batch_size_max,
+        "enable_mm_embeds": True,
+        "mm_processor_cache_gb": 0,
+        "limit_mm_per_prompt": {"image": 0, "video": 0},
+        "enable_log_requests": False,
+    }
+    if config.family == "qwen3_vl":
+        # Without a tower vLLM takes the model to have no DeepStack either, and the levels of our embeddings do not fit it.
+        given |= {"limit_mm_per_prompt": {"image": 0, "video": 1}, "skip_mm_profiling": True}
+    if config.kv_cache_bytes or cpu:
+        given["kv_cache_memory_bytes"] = config.kv_cache_bytes or _CPU_KV_BYTES
+    given |= config.args
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise StartupError(f"vLLM has no argument {', '.join(unknown)} (setting vllm.args).")
+    if cpu:
+        given.setdefault("worker_cls", f"{executor.__name__}.TiedCpuWorker")
+    if "distributed_executor_backend" not in given:
+        several = int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1)) > 1
+        kind = executor.TiedMultiprocExecutor if cpu or several else executor.TiedUniProcExecutor
+        given["distributed_executor_backend"] = kind
+    return AsyncEngineArgs(**given)
+
+
+def launch(config: VllmConfig) -> AsyncLLM:
+    """Return a running ``AsyncLLM``. Raises StartupError.
+
+    Call it on the event loop that uses it, before this process has computed anything with several threads: its children are forked.
+    """
+    arguments = engine_args(config)
+    try:
+        made = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+        if current_platform.is_cpu():
+            # vLLM spawns, to give its children other environment variables; we need none, and a fork has everything imported already.
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        return AsyncLLM.from_vllm_config(made, usage_context=UsageContext.ENGINE_CONTEXT)
+    except Exception as error:  # vLLM raises whatever it comes upon; its own log above tells more.
+        first = str(error).strip().partition("\n")[0][:300]
+        raise StartupError(
+            f"vLLM cannot start with this model: {first or type(error).__name__}", detail=repr(error)
+        ) from error
+
+
+def rows_max(engine: AsyncLLM) -> int:
+    """Return how many embedding rows one picture may have: vLLM keeps them in its encoder cache."""
+    return int(engine.input_processor.mm_encoder_cache_size)

@@ -1,0 +1,136 @@
+"""The engine process: Foveate's vision encoder on a thread, vLLM's front end on the event loop, vLLM's core and workers as its children.
+
+A thread that ends unexpectedly takes the process with it, and so does the death of vLLM's core, so that the gateway restarts the
+engine instead of waiting for answers that never come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from foveate.core.errors import StartupError
+from foveate.encoders.messages import CancelEncode, Encode
+from foveate.encoders.worker import EncoderThread
+from foveate.engines.embedded.detokenize import Vocabulary
+from foveate.engines.messages import Cancel, Generate
+from foveate.engines.port import EngineInfo
+from foveate.engines.vllm.config import VllmConfig
+from foveate.engines.vllm.environment import before_import, before_start
+from foveate.engines.vllm.versions import check_interfaces, check_version
+from foveate.models.loading import load_vision
+from foveate.runtime.port import Progress, Ready, WorkerContext
+
+_LOG = logging.getLogger("foveate.engine")
+
+_CLOSE_SECONDS = 1.0
+
+
+def main(context: WorkerContext) -> None:
+    """Entry point of the worker. Raises StartupError when the model cannot be loaded or vLLM cannot take it."""
+    config = msgspec.convert(context.spec.config, VllmConfig)
+    threading.excepthook = _end_process
+    before_import()
+    before_start(config, threads=context.spec.threads)
+    asyncio.run(_serve(context, config))
+    # vLLM's threads and children are not waited for: the children die with this process.
+    logging.shutdown()
+    os._exit(0)
+
+
+async def _serve(context: WorkerContext, config: VllmConfig) -> None:
+    _check(config)
+    from foveate.engines.vllm.host import Host
+    from foveate.engines.vllm.launch import launch, rows_max
+    from foveate.engines.vllm.pictures import Prompts
+
+    context.send(Progress("starting vLLM"))
+    # First of all: vLLM's processes are forked from this one, which must not have computed anything yet.
+    engine = launch(config)
+    tower, vision = load_vision(
+        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
+    )
+    host = Host(
+        engine,
+        Prompts(
+            context.arena,
+            picture_token=vision.picture_token,
+            merge=vision.merge,
+            bytes_per_row=tower.embedding_bytes_per_row,
+            rows_max=rows_max(engine),
+        ),
+        Vocabulary.load(Path(config.model_dir)),
+        context,
+        batch_size_max=config.batch_size_max,
+        queue_depth_max=config.queue_depth_max,
+    )
+    encoder = EncoderThread(
+        tower,
+        context,
+        queue_max=config.encoder_queue_max,
+        batch_max=config.encoder_batch_max,
+        threads=context.spec.threads,
+    )
+    encoder.start()
+    info = EngineInfo(
+        config.model, tower.encoder_version, tower.embedding_bytes_per_row, int(engine.model_config.max_model_len)
+    )
+    context.send(Ready(msgspec.to_builtins(info)))
+    watch = asyncio.get_running_loop().create_task(host.watch(), name="watch vLLM's core")
+    try:
+        await _receive(context, host, encoder)
+    finally:
+        watch.cancel()
+        encoder.close(_CLOSE_SECONDS)
+
+
+def _check(config: VllmConfig) -> None:
+    """Raise StartupError for a vLLM that cannot be used."""
+    try:
+        import vllm
+    except ImportError as error:
+        raise StartupError(f"vLLM cannot be imported: {error}", detail=repr(error)) from error
+    check_version(vllm.__version__, untested_accepted=config.untested_version)
+    check_interfaces(vllm.__version__)
+
+
+async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread) -> None:
+    """Hand messages to the thread or the loop they are for, until the gateway is gone or asks to stop."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def hand_over(to: Callable[[Any], None], message: Any) -> None:
+        loop.call_soon_threadsafe(to, message)
+
+    def read() -> None:
+        while (message := context.receive()) is not None:
+            match message:
+                case Generate():
+                    hand_over(host.submit, message)
+                case Cancel():
+                    hand_over(host.cancel, message)
+                case Encode():
+                    encoder.submit(message)
+                case CancelEncode():
+                    encoder.cancel(message)
+        loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=read, name="receive", daemon=True).start()
+    await ended.wait()
+
+
+def _end_process(failed: threading.ExceptHookArgs) -> None:
+    name = failed.thread.name if failed.thread is not None else "?"
+    error = failed.exc_value
+    if error is None or isinstance(error, SystemExit):
+        return
+    _LOG.critical("the %s thread ended; so does the process", name, exc_info=error)
+    logging.shutdown()
+    os._exit(70)  # EX_SOFTWARE

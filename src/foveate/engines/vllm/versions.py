@@ -1,0 +1,86 @@
+"""Which vLLM this code is for, and whether the installed one has what the code uses.
+
+vLLM moves its interfaces between minor releases, so that a version is either tested or asked for explicitly; and whatever the version,
+every interface is looked for before anything is loaded, because what is missing would otherwise show in the middle of a request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any, Final
+
+from foveate.core.errors import StartupError
+
+TESTED: Final = ("0.32",)
+"""Minor releases that the contract tests pass with (docs/vllm.md)."""
+
+INTERFACES: Final = (
+    ("vllm", "SamplingParams"),
+    ("vllm.engine.arg_utils", "AsyncEngineArgs.create_engine_config"),
+    ("vllm.exceptions", "VLLMClientError"),
+    ("vllm.exceptions", "VLLMValidationError"),
+    ("vllm.inputs.engine", "mm_input"),
+    ("vllm.inputs.engine", "tokens_input"),
+    ("vllm.multimodal.inputs", "MultiModalFieldConfig.batched"),
+    ("vllm.multimodal.inputs", "MultiModalFieldConfig.flat_from_sizes"),
+    ("vllm.multimodal.inputs", "MultiModalKwargsItems.from_hf_inputs"),
+    ("vllm.multimodal.inputs", "PlaceholderRange"),
+    ("vllm.sampling_params", "RequestOutputKind.DELTA"),
+    ("vllm.sampling_params", "StructuredOutputsParams"),
+    ("vllm.v1.engine.async_llm", "AsyncLLM.from_vllm_config"),
+    ("vllm.v1.engine.async_llm", "AsyncLLM.generate"),
+    ("vllm.v1.engine.exceptions", "EngineDeadError"),
+    ("vllm.v1.executor.multiproc_executor", "MultiprocExecutor._init_executor"),
+    ("vllm.v1.executor.uniproc_executor", "UniProcExecutor._init_executor"),
+)
+
+ARGUMENTS: Final = (
+    "distributed_executor_backend",
+    "enable_mm_embeds",
+    "kv_cache_memory_bytes",
+    "limit_mm_per_prompt",
+    "mm_processor_cache_gb",
+    "skip_mm_profiling",
+    "worker_cls",
+)
+"""Fields of ``AsyncEngineArgs``."""
+
+
+def check_version(installed: str, *, untested_accepted: bool) -> None:
+    """Raise StartupError for a version that is not tested, unless those are accepted."""
+    minor = ".".join(installed.split(".")[:2])
+    if minor in TESTED or untested_accepted:
+        return
+    numbers = [int(part) if part.isdigit() else 0 for part in minor.split(".")]
+    oldest = [int(part) for part in TESTED[0].split(".")]
+    what = "too old" if numbers < oldest else "newer than what was tested"
+    raise StartupError(
+        f"vLLM {installed} is {what}: Foveate is tested with {', '.join(f'{known}.x' for known in TESTED)}. Install one of these, or set "
+        "vllm.untested_version to try this one."
+    )
+
+
+def check_interfaces(installed: str) -> None:
+    """Raise StartupError that names every interface which this vLLM does not have."""
+    missing = [f"{module}.{path}" for module, path in INTERFACES if not _there(module, path)]
+    if not missing:
+        fields = {field.name for field in dataclasses.fields(_find("vllm.engine.arg_utils", "AsyncEngineArgs"))}
+        missing = [f"AsyncEngineArgs({name})" for name in ARGUMENTS if name not in fields]
+    if missing:
+        raise StartupError(f"vLLM {installed} does not have what Foveate uses of it: {', '.join(missing)}.")
+
+
+def _there(module: str, path: str) -> bool:
+    try:
+        _find(module, path)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def _find(module: str, path: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
