@@ -10,14 +10,16 @@ import pytest
 import pytest_asyncio
 from blake3 import blake3
 from tests.journeys.asking import RED, Answered, ask, data_of, picture, request, settled
+from tests.journeys.test_names import forget_embeddings, named
 from tests.journeys.versions import overflowing, red_for_blue, seeing_double
 
 from foveate.assembly import journey
-from foveate.core.errors import CanaryNotFound, CanaryRefused, CanaryRunning
+from foveate.core.errors import CanaryNotFound, CanaryRefused, CanaryRunning, MediaNotHeld
 from foveate.core.media import DataRef
 from foveate.journey.canary import Canaries
-from foveate.journey.canary_port import CanaryReport
+from foveate.journey.canary_port import CanaryReport, ComparisonReport
 from foveate.journey.service import Journey
+from foveate.journey.serving import Serving
 from foveate.journey.trial import Trial
 from foveate.models import memory
 from foveate.settings import load
@@ -181,6 +183,81 @@ async def test_another_processor_prices_anew_and_cannot_be_warmed(tried: Journey
     assert report.comparisons is not None
     await canary.rollback()
     assert (await ask(tried, request(large))).visual_tokens == small.visual_tokens
+
+
+async def test_media_that_the_new_version_does_not_hold_yet_say_nothing_against_it(
+    tried: Journey, tmp_path: Path
+) -> None:
+    canary = tried.canary()
+    await ask(tried, named("held by the old one", picture(RED)))
+    await canary.start(str(seeing_double(tmp_path / "new")), share=1.0, warm=0)
+    for _ in range(12):
+        with pytest.raises(MediaNotHeld):
+            await ask(tried, named("held by the old one"))
+    await asyncio.sleep(1.5)  # more than the evidence waits to be judged
+    report = canary.report()
+    assert (report.state, report.reason) == ("on_trial", None)
+    assert report.canary is not None
+    assert report.canary.errors == 0
+    await canary.rollback()
+    await eventually(canary, lambda now: now.still_ending == 0)
+
+
+async def test_inputs_of_one_processor_are_not_compared_by_the_encoder_of_another(
+    tried: Journey, tmp_path: Path
+) -> None:
+    canary = tried.canary()
+    await ask(tried, named("inputs alone", picture(RED)))
+    await canary.start(str(seeing_double(tmp_path / "new")), share=0.0, warm=0)
+    forget_embeddings(tried, "inputs alone")
+    assert met(await ask(tried, named("inputs alone"))) == "stable"
+    assert met(await ask(tried, request(picture(RED)))) == "stable"  # this one can be
+    report = await eventually(canary, lambda now: now.comparisons is not None and now.comparisons != ComparisonReport())
+    assert report.comparisons is not None
+    assert report.comparisons.compared + report.comparisons.rows_differ + report.comparisons.failed == 1
+    await canary.rollback()
+    await eventually(canary, lambda now: now.still_ending == 0)
+    await settled(tried)
+
+
+async def test_a_version_given_up_while_it_loads_has_ended_before_another_is_loaded(tried: Journey) -> None:
+    assert isinstance(tried.canary(), Canaries)
+    begun: list[str] = []
+    ended: list[str] = []
+    ending, may_end = asyncio.Event(), asyncio.Event()
+
+    async def load(model: str) -> Serving:
+        begun.append(model)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await may_end.wait()
+            ended.append(model)
+        raise AssertionError
+
+    canary = Canaries(tried.tools, replace(tried.canary()._terms, load=load))
+    start = asyncio.create_task(canary.start("first", share=1.0, warm=0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    back = asyncio.create_task(canary.rollback())
+    await ending.wait()
+    with pytest.raises(CanaryRunning):
+        await canary.start("second", share=1.0, warm=0)
+    again = asyncio.create_task(canary.rollback())  # cuts nothing short
+    await asyncio.sleep(0.01)
+    may_end.set()
+    assert {(await back).state, (await again).state} <= {"none", "refused", "rolled_back", "promoted"}
+    with pytest.raises(CanaryRefused):
+        await start
+    assert begun == ended == ["first"]
+    second = asyncio.create_task(canary.start("third", share=1.0, warm=0))
+    await asyncio.sleep(0.01)
+    assert canary.report().state == "loading"
+    await canary.aclose()
+    with pytest.raises(CanaryRefused):
+        await second
+    assert begun == ended == ["first", "third"]
 
 
 async def test_promotion_under_load_loses_nothing_and_ends_the_old_one(tried: Journey, tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ async def test_what_was_kept_answers_as_before(service: Journey, path: Path) -> 
     await restore(again.tools)
     assert again.restored == (3, {})
     assert again.tools.encoder_cache.stats().bytes == again.counted("foveate_restored_bytes_total")[""]
+    # By its name the engine knows a picture again, and keeps the KV of prompts with it.
+    assert all(held.value.content == held.key.name() for held in again.tools.encoder_cache.entries())
     for ref, before in zip(pictures, said, strict=True):
         answered = await ask(again.journey, request(ref))
         assert answered.text == before

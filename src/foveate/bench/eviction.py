@@ -130,7 +130,9 @@ def _lookups_per_second(seed: int, *, curve_rate: float) -> float:
     keys = [EncoderKey(content.digest, "p" * 64, ImageOptions(), "e" * 64) for content in unique(ENTRIES, seed)]
     for number, key in enumerate(keys):
         embeddings = TensorBundle(Slot(number * 512, 512), (), 512)
-        entry = EncoderEntry("", 1, {}, embeddings, {"media_decode": 20.0, "mm_processor": 4.0, "vision_encode": 30.0})
+        entry = EncoderEntry(
+            "", 1, {}, embeddings, {"media_decode": 20.0, "mm_processor": 4.0, "vision_encode": 30.0}, ""
+        )
         lease = cache.put(key, entry, 512)
         assert lease is not None
         lease.release()

@@ -132,7 +132,7 @@ class _Ring:
             self.cache.shrink(1)
         slot = self.arena.allocate(EMBEDDING_BYTES)
         np.copyto(self._bytes(slot), self.source)
-        entry = EncoderEntry("", 1, {}, TensorBundle(slot, (), slot.size), {"vision_encode": 30.0})
+        entry = EncoderEntry("", 1, {}, TensorBundle(slot, (), slot.size), {"vision_encode": 30.0}, "")
         lease = self.cache.put(_key(self.number), entry, aligned(slot.size))
         assert lease is not None
         lease.release()

@@ -28,7 +28,7 @@ class EncoderEntry(msgspec.Struct, frozen=True):
     meta: dict[str, list[int]]
     embeddings: TensorBundle
     cost_ms: Mapping[Stage, float]
-    content: str = ""
+    content: str
 
     @property
     def slot(self) -> Slot:

@@ -111,9 +111,11 @@ class Canaries:
 
     async def rollback(self) -> CanaryReport:
         """Let the old version answer all again."""
-        loading, self._loading = self._loading, None
+        loading = self._loading
         if loading is not None:
-            loading.cancel()
+            # It is under way until its processes have ended: none is loaded beside them, and nothing cuts their end short.
+            if not loading.cancelling():
+                loading.cancel()
             await asyncio.wait((loading,))
             return self.report()
         return self._end(self._trial(), "rolled_back", "operator", "An operator rolled it back.")
@@ -231,6 +233,8 @@ class Canaries:
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        if task is self._loading:  # given up before its first step
+            self._loading = None
         if task.cancelled():
             return
         error = task.exception()

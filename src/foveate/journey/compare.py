@@ -6,6 +6,7 @@ What is made for this is in no cache and in no figure of one, and is gone when i
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
@@ -63,4 +64,11 @@ async def _difference(sample: Sample, other: EncoderEntry, tools: Tools) -> Diff
     old, new = (other, sample.lease.entry) if sample.by_new else (sample.lease.entry, other)
     arena = tools.arena
     views = [read_bundle(arena.view(entry.slot), entry.embeddings) for entry in (old, new)]
-    return await asyncio.to_thread(difference, *views)
+    looking = asyncio.ensure_future(asyncio.to_thread(difference, *views))
+    try:
+        return await asyncio.shield(looking)
+    finally:
+        # Cancelled, it still reads both: they are given back when it is through, which is milliseconds away.
+        while not looking.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((looking,))

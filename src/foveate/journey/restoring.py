@@ -122,6 +122,6 @@ class Restoring:
         # The coldest first: what was put last is what an eviction policy keeps longest.
         for kept, slot in reversed(self._loaded):
             bundle = TensorBundle(slot, kept.tensors, kept.used)
-            entry = EncoderEntry(kept.replacement, kept.rows, kept.meta, bundle, kept.cost_ms)
+            entry = EncoderEntry(kept.replacement, kept.rows, kept.meta, bundle, kept.cost_ms, kept.key.name())
             if not cache.restore(kept.key, entry, aligned(slot.size)):
                 self._arena.release(slot)

@@ -108,7 +108,12 @@ def offer_sample(item: Item, key: EncoderKey, job: Job) -> None:
     if start is None:
         return
     by_new = job.serving is trial.new
-    source = Source(start, job.request.caller.tenant, trial.old if by_new else trial.new, cached=False)
+    other = trial.old if by_new else trial.new
+    if not isinstance(start, Encoded) and other.processor_version != key.processor_version:
+        # Inputs that a cache held, and no bytes: another processor would have made others, and the encoder is not to be judged by these.
+        start.release()
+        return
+    source = Source(start, job.request.caller.tenant, other, cached=False)
     trial.offer(Sample(key, item.lease.again(), source, by_new=by_new))
 
 

@@ -117,7 +117,7 @@ class Journey:
         record = job.ledger.end(outcome, error_code=code, limit_name=limit_name, at=now())
         self.tools.observer.ended(record)
         if job.trial is not None and record.role is not None and outcome != "estimated":
-            job.trial.ended(record.role, record)
+            job.trial.ended(record.role, record, error)
 
     @asynccontextmanager
     async def body(self, bytes_max: int, caller: Caller) -> AsyncIterator[BodyBuffer]:

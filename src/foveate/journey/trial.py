@@ -14,6 +14,7 @@ from typing import Final
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
 from foveate.core.clock import wall
+from foveate.core.errors import FoveateError, MediaNotHeld, Overloaded
 from foveate.decisions.canary import Differences, Evidence, Record, Thresholds, Verdict, meets_new, verdict
 from foveate.journey.embedding_difference import Difference
 from foveate.journey.holds import Lease
@@ -78,13 +79,17 @@ class Trial:
         """Return which version a request whose first medium has this content meets."""
         return "canary" if meets_new(digest, self._salt, self.share) else "stable"
 
-    def ended(self, role: Role, record: LedgerRecord) -> None:
-        """Note how a request ended, that was given to one of the versions while the trial went on."""
+    def ended(self, role: Role, record: LedgerRecord, error: FoveateError | None) -> None:
+        """Note how a request ended, and in which ``error``, that was given to one of the versions while the trial went on.
+
+        What the client took back, what there was no room for, and what was named though the version's caches do not hold it yet, says
+        nothing about a version.
+        """
         self._metrics.count("foveate_canary_requests_total", role, record.outcome)
         ttft_ms = record.breakdown.ttft_ms
         if ttft_ms is not None:
             self._metrics.observe("foveate_canary_ttft_seconds", role, value=ttft_ms / 1e3)
-        if record.outcome == "cancelled":
+        if record.outcome == "cancelled" or isinstance(error, Overloaded | MediaNotHeld):
             return
         counts = record.counts
         fresh = not (counts.encoder_cache_hits or counts.processor_cache_hits or counts.shared)

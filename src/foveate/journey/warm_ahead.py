@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 
+from foveate.caches.cache import heat
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorEntry
@@ -32,15 +33,8 @@ async def warm_ahead(trial: Trial, tools: Tools, contents_max: int) -> None:
 
     Ends early when a picture cannot be made: then there is something else to look after.
     """
-    old, new = trial.old, trial.new
-    entries = [
-        held
-        for held in tools.encoder_cache.entries()
-        if held.key.versions == (old.encoder_version, old.processor_version)
-    ]
-    hottest = await asyncio.to_thread(heapq.nlargest, contents_max, entries, _heat)
-    for key in [held.key for held in hottest if trial.role_of(held.key.digest) == "canary"]:
-        wanted = key_for(new, key)
+    for key in await asyncio.to_thread(_hottest, tools.encoder_cache.entries(), trial, contents_max):
+        wanted = key_for(trial.new, key)
         if wanted in tools.encoder_cache:
             continue
         inputs = tools.processor_cache.peek(wanted.processor_key)
@@ -70,5 +64,8 @@ async def _make(key: EncoderKey, inputs: Lease[ProcessorEntry], trial: Trial, to
     return True
 
 
-def _heat(held: Held[EncoderKey, EncoderEntry]) -> tuple[int, float]:
-    return held.hits, held.used_at
+def _hottest(entries: list[Held[EncoderKey, EncoderEntry]], trial: Trial, contents_max: int) -> list[EncoderKey]:
+    """Choose among the old version's entries. To be called in a thread: there may be a hundred thousand."""
+    versions = trial.old.encoder_version, trial.old.processor_version
+    chosen = (held for held in entries if held.key.versions == versions and trial.role_of(held.key.digest) == "canary")
+    return [held.key for held in heapq.nlargest(contents_max, chosen, heat)]

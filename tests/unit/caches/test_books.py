@@ -58,7 +58,7 @@ class OfEncoder:
         return EncoderKey(f"{content:064x}", "processor", ImageOptions(), "encoder")
 
     def entry(self, slot: Slot) -> EncoderEntry:
-        return EncoderEntry("<image>", 1, {}, TensorBundle(slot, (), slot.size), {"vision_encode": 3.0})
+        return EncoderEntry("<image>", 1, {}, TensorBundle(slot, (), slot.size), {"vision_encode": 3.0}, "")
 
     def slot(self, entry: EncoderEntry) -> Slot:
         return entry.embeddings.slot

@@ -39,7 +39,7 @@ def key(content: int, version: str = "v1") -> EncoderKey:
 def entry(slot: Slot, cost: float = 2.0) -> EncoderEntry:
     embeddings = TensorBundle(slot, (), slot.size)
     costs: dict[Stage, float] = {"media_decode": cost, "mm_processor": 1.0, "vision_encode": 5.0}
-    return EncoderEntry("<image>", 4, {"image_grid_thw": [1, 2, 2]}, embeddings, costs)
+    return EncoderEntry("<image>", 4, {"image_grid_thw": [1, 2, 2]}, embeddings, costs, "")
 
 
 def keep(cache: EncoderCache, slots: Slots, content: int, size: int, version: str = "v1") -> None:
