@@ -10,9 +10,12 @@ import os
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Annotated, Any
 
 import typer
+
+from foveate.cli.server_address import address_fault, one_line
 
 KEY_VARIABLE = "FOVEATE_ADMIN_KEY"
 SECONDS_MAX = 7500.0
@@ -97,6 +100,9 @@ def parse_share(text: str) -> float:
 
 def _ask(url: str, key: str | None, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
     """Return the server's report; end the command with what it refuses."""
+    fault = address_fault(url, key)
+    if fault is not None:
+        raise _refused(fault)
     headers = {"content-type": "application/json", **({"x-api-key": key} if key else {})}
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{url.rstrip('/')}/admin/canary{path}", data, headers, method=method)
@@ -104,17 +110,20 @@ def _ask(url: str, key: str | None, method: str, path: str, body: dict[str, Any]
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=SECONDS_MAX) as reply:
-            return dict(json.load(reply))
+            report = json.load(reply)
     except urllib.error.HTTPError as error:
-        raise _refused(_message(error)) from None
-    except (OSError, ValueError) as error:
-        raise _refused(f"The server at {url} cannot be asked: {error}") from None
+        raise _refused(one_line(_message(error))) from None
+    except (OSError, ValueError, HTTPException) as error:
+        raise _refused(f"The server at {url} cannot be asked: {one_line(getattr(error, 'reason', error))}") from None
+    if not isinstance(report, dict) or "state" not in report:
+        raise _refused(f"What answers at {url} is no Foveate server.")
+    return report
 
 
 def _message(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, HTTPException):
         return f"The server answered {error.code}."
 
 
@@ -132,8 +141,10 @@ def lines(report: dict[str, Any]) -> list[str]:
     share = f", {report['share'] * 100:.4g} % of contents" if report["state"] == "on_trial" else ""
     told = [f"state       {report['state'].replace('_', ' ')}{share}"]
     told += [f"reason      {report['reason']}"] if report["reason"] else []
+    # Requests are counted per version while one is on trial, and not otherwise: zeros would say that nobody asks.
+    counted = report["state"] in ("on_trial", "promoted", "rolled_back")
     for role in ("stable", "canary"):
-        told += _version(role, report[role]) if report[role] else []
+        told += _version(role, report[role], counted=counted) if report[role] else []
     found = report["comparisons"]
     if found:
         told.append(
@@ -151,16 +162,18 @@ def lines(report: dict[str, Any]) -> list[str]:
     return told
 
 
-def _version(role: str, version: dict[str, Any]) -> list[str]:
-    first = f"{role:<11} {version['model']}"
-    if not version["encoder_version"]:
-        return [first]
-    second = (
-        f"            encoder {version['encoder_version'][:12]}, processor {version['processor_version'][:12]}; {version['requests']} "
-        f"requests, {version['errors']} errors; first token {_figure(version['ttft_ms_median'])} ms in the middle, "
-        f"{_figure(version['ttft_ms_p95'])} ms at 95 % ({version['fresh']} fresh)"
-    )
-    return [first, second]
+def _version(role: str, version: dict[str, Any], *, counted: bool) -> list[str]:
+    told = [f"{role:<11} {version['model']}"]
+    if version["encoder_version"]:
+        told.append(
+            f"            encoder {version['encoder_version'][:12]}, processor {version['processor_version'][:12]}"
+        )
+    if version["encoder_version"] and counted:
+        told[-1] += (
+            f"; {version['requests']} requests, {version['errors']} errors; first token {_figure(version['ttft_ms_median'])} ms in "
+            f"the middle, {_figure(version['ttft_ms_p95'])} ms at 95 % ({version['fresh']} fresh)"
+        )
+    return told
 
 
 def _figure(value: float | None) -> str:

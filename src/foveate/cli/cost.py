@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from http.client import HTTPException
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from foveate.cli.log_source import (
     say_damage,
     source,
 )
+from foveate.cli.server_address import address_fault, one_line
 from foveate.core.errors import StartupError
 from foveate.observe.cost import DIMENSIONS, CostReport, Dimension, Prices, Totals, table_of
 from foveate.observe.cost_tree import Node, Value, reasons, tree
@@ -109,8 +111,9 @@ def _report(url: str, key: str | None, by: list[Dimension]) -> CostReport:
 
 def _asked(url: str, key: str | None, path: str) -> bytes:
     """Return a server's answer. Raises StartupError with what it said."""
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise StartupError(f"--url is {url!r}, but it must begin with http:// or https://.")
+    fault = address_fault(url, key)
+    if fault is not None:
+        raise StartupError(fault)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         asked = urllib.request.Request(url.rstrip("/") + path, headers=headers)
@@ -120,14 +123,14 @@ def _asked(url: str, key: str | None, path: str) -> bytes:
             return bytes(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise StartupError(f"{url} answered {error.code}: {_said(error)}") from None
-    except (OSError, ValueError) as error:
-        raise StartupError(f"{url} cannot be asked: {getattr(error, 'reason', error)}") from None
+    except (OSError, ValueError, HTTPException) as error:
+        raise StartupError(f"{url} cannot be asked: {one_line(getattr(error, 'reason', error))}") from None
 
 
 def _said(error: urllib.error.HTTPError) -> str:
     try:
         return printable(str(json.loads(error.read(65536))["error"]["message"]))
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, HTTPException):
         return error.reason
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,8 @@ DEMO_DIRECTORY = Path(__file__).parent / "demo"
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+_NAME_SHOWN_MAX = 200
+"""Characters; a hub id has 96 at most (huggingface_hub's validation)."""
 _PROCESSOR_INTERFACE = ("_process_images", "_merge_kwargs", "valid_processor_kwargs")
 
 
@@ -57,13 +60,23 @@ def resolve_model(name: str | None, *, revision: str | None = None) -> ModelFile
     """
     if name is None:
         directory, name = DEMO_DIRECTORY, DEMO_NAME
-    elif Path(name).expanduser().is_dir():
-        directory = Path(name).expanduser().resolve()
+    elif (found := _directory(name)) is not None:
+        directory = found
+    elif len(name) > _NAME_SHOWN_MAX:
+        raise StartupError(f"{name[:_NAME_SHOWN_MAX]!r}… is neither a directory nor a hub id like owner/model.")
     elif name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise StartupError(f"There is no directory {name}; give a local model directory or a hub id like owner/model.")
     else:
         directory = _download(name, revision)
     return ModelFiles(name, str(directory), family_of(_read_config(directory, name), name).name)
+
+
+def _directory(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path.resolve() if path.is_dir() else None
+    except (OSError, RuntimeError):  # A name too long for any file; the home of nobody.
+        return None
 
 
 def _download(name: str, revision: str | None) -> Path:
@@ -114,8 +127,9 @@ def load_prompt_side(files: ModelFiles, appearance: Appearance = AS_VIEWERS_SHOW
     from foveate.models.prompt import TransformersPromptSide
 
     family, processor, config = _load_processor(files.directory)
-    version = processor_version(processor, picture_token_id(config), appearance)
-    return TransformersPromptSide(family, processor, config, version)
+    with _foreign("processor", files.directory):
+        version = processor_version(processor, picture_token_id(config), appearance)
+        return TransformersPromptSide(family, processor, config, version)
 
 
 def load_picture_processor(directory: str, appearance: Appearance = AS_VIEWERS_SHOW) -> PictureProcessor:
@@ -123,21 +137,18 @@ def load_picture_processor(directory: str, appearance: Appearance = AS_VIEWERS_S
     from foveate.models.picture import TransformersPictureProcessor
 
     family, processor, config = _load_processor(directory)
-    version = processor_version(processor, picture_token_id(config), appearance)
-    return TransformersPictureProcessor(family, processor, config, version)
+    with _foreign("processor", directory):
+        version = processor_version(processor, picture_token_id(config), appearance)
+        return TransformersPictureProcessor(family, processor, config, version)
 
 
 def _load_processor(directory: str) -> tuple[Family, Any, Any]:
     from transformers import AutoConfig, AutoProcessor
 
     family = family_of(_read_config(Path(directory), directory), directory)
-    try:
+    with _foreign("processor", directory):
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         processor = AutoProcessor.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # Loaders of foreign files raise whatever they come upon.
-        raise StartupError(
-            f"The processor of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
-        ) from error
     missing = [name for name in _PROCESSOR_INTERFACE if not hasattr(processor, name)]
     if missing:
         raise wrong_transformers(f"the processor's {' and '.join(missing)}")
@@ -228,14 +239,29 @@ def _load_weights(directory: str, device: str, dtype: str) -> Any:
         _check_device_memory(directory, device, dtype)
     logging.disable_progress_bar()
     try:
-        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype, local_files_only=True)
+        model, found = AutoModelForImageTextToText.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+        _check_complete(directory, found["missing_keys"])
         return model.to(device).eval()
+    except StartupError:
+        raise
     except torch.OutOfMemoryError as error:
         raise StartupError(f"The model does not fit into the memory of {device}.", detail=str(error)) from error
     except Exception as error:  # Loaders of foreign files raise whatever they come upon.
         raise StartupError(
             f"The weights of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
         ) from error
+
+
+def _check_complete(directory: str, missing: Iterable[str]) -> None:
+    """Raise StartupError for weights that the files lack: transformers makes them up at random, and only warns."""
+    names = sorted(missing)
+    if names:
+        raise StartupError(
+            f"The weights of the model in {directory} are incomplete: {names[0]}"
+            f"{f' and {len(names) - 1} more are' if len(names) > 1 else ' is'} missing."
+        )
 
 
 def _check_device_memory(directory: str, device: str, dtype: str) -> None:
@@ -248,6 +274,19 @@ def _check_device_memory(directory: str, device: str, dtype: str) -> None:
             f"The model needs {needed / 1e9:.1f} GB on {device} and {free / 1e9:.1f} GB are free; "
             "free memory, choose bfloat16 or a smaller model."
         )
+
+
+@contextmanager
+def _foreign(what: str, directory: str) -> Iterator[None]:
+    """Turn whatever foreign files bring about (a config.json of one family beside the processor of another) into StartupError."""
+    try:
+        yield
+    except StartupError:
+        raise
+    except Exception as error:  # Loaders of foreign files raise whatever they come upon.
+        raise StartupError(
+            f"The {what} of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,9 +1,15 @@
 """What an operator types and reads."""
 
+import http.server
+import threading
+from collections.abc import Iterator
+
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from foveate.cli.canary import lines, parse_share
+from foveate.cli.main import app
 
 VERSION = {
     "model": "/models/new",
@@ -69,3 +75,73 @@ def test_a_report_is_told_whole() -> None:
 def test_an_empty_report_is_short() -> None:
     nothing = {**REPORT, "state": "none", "share": 0.0, "canary": None, "comparisons": None, "warmed": 0, "not_held": 0}
     assert lines({**nothing, "still_ending": 0})[0] == "state       none"
+
+
+def test_requests_are_not_told_as_zero_where_nobody_counted_them() -> None:
+    idle = {**VERSION, "requests": 0, "errors": 0, "fresh": 0, "ttft_ms_median": None}
+    nothing = {**REPORT, "state": "none", "share": 0.0, "stable": idle, "canary": None, "comparisons": None}
+    told = "\n".join(lines(nothing))
+    assert "encoder eeeeeeeeeeee" in told
+    assert "requests" not in told
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """Another server than the one that was meant."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/html"):
+            self.send_error(404)
+        elif self.path.startswith("/json"):
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+        else:
+            self.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def refused(url: str, key: str | None = None) -> str:
+    """The one line in which ``foveate canary status`` says why it cannot ask."""
+    done = CliRunner().invoke(app, ["canary", "status", "--url", url], env={"FOVEATE_ADMIN_KEY": key})
+    assert done.exit_code == 1
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.stderr.startswith("foveate: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "localhost:8000", "ftp://host", "http://", "http://[", "http://host:port"]
+)
+def test_what_is_no_address_is_refused_in_one_line(url: str) -> None:
+    assert "--url is" in refused(url)
+
+
+def test_a_key_that_cannot_be_sent_is_never_repeated() -> None:
+    for key in (
+        "secret-but-much-too-long\nX-Header: 1",
+        "ключ-от-сервера-секретный",
+        "secret with spaces in the middle",
+    ):
+        told = refused("http://127.0.0.1:9", key)
+        assert key[:6] not in told
+        assert "no key" in told
+
+
+@pytest.mark.parametrize("path", ["/html", "/json", "/ssh"])
+def test_another_server_than_the_one_that_was_meant_is_told_in_one_line(stranger: str, path: str) -> None:
+    refused(stranger + path)

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tests.families import build_family, edit_json
 
 from foveate import models
 from foveate.core.errors import StartupError
 from foveate.models.families import TRANSFORMERS
+from foveate.models.loading import DEMO_DIRECTORY
 
 DirectoryOf = Callable[[str], Path]
 
@@ -50,7 +52,9 @@ def test_pixtral_is_told_from_llava(directory_of: DirectoryOf) -> None:
     assert models.resolve_model(str(directory_of("llava"))).family == "llava"
 
 
-@pytest.mark.parametrize("name", ["/no/such/model", "./nor/this", "~/nor-this", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["/no/such/model", "./nor/this", "~/nor-this", "~nobody-of-this-name/nor-this", "a/b/c"]
+)
 def test_a_missing_directory_is_named(name: str) -> None:
     assert name in refusal(lambda: models.resolve_model(name))
 
@@ -102,6 +106,19 @@ def test_a_damaged_processor_is_refused(tmp_path: Path) -> None:
     assert "processor" in refusal(lambda: models.load_picture_processor(str(directory)))
 
 
+def test_a_configuration_beside_another_familys_processor_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(DEMO_DIRECTORY, directory)
+    edit_json(directory / "config.json", model_type="llava", architectures=["LlavaForConditionalGeneration"])
+    files = models.resolve_model(str(directory))
+    assert "processor" in refusal(lambda: models.load_prompt_side(files))
+    assert "processor" in refusal(lambda: models.load_picture_processor(str(directory)))
+
+
+def test_a_name_too_long_for_any_directory_is_refused() -> None:
+    assert len(refusal(lambda: models.resolve_model("x" * 4000))) < 400
+
+
 def test_a_processor_that_does_not_resize_is_refused(tmp_path: Path) -> None:
     directory = build_family("llava", tmp_path / "model")
     path = directory / "processor_config.json"
@@ -132,6 +149,19 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
     load = models.load_vision_and_language
     assert "weights" in refusal(lambda: load(str(directory), device="cpu", dtype="float32"))
+
+
+def test_missing_weights_are_refused_and_not_made_up(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(DEMO_DIRECTORY, directory)
+    weights = load_file(directory / "model.safetensors")
+    gone = next(name for name in weights if name.startswith("visual.blocks.0."))
+    del weights[gone]
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    load = models.load_vision_and_language
+    sentence = refusal(lambda: load(str(directory), device="cpu", dtype="float32"))
+    assert "incomplete" in sentence
+    assert gone in sentence
 
 
 def test_too_little_device_memory_is_told_before_loading(
