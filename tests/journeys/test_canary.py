@@ -212,7 +212,9 @@ async def test_inputs_of_one_processor_are_not_compared_by_the_encoder_of_anothe
     forget_embeddings(tried, "inputs alone")
     assert met(await ask(tried, named("inputs alone"))) == "stable"
     assert met(await ask(tried, request(picture(RED)))) == "stable"  # this one can be
-    report = await eventually(canary, lambda now: now.comparisons is not None and now.comparisons != ComparisonReport())
+    await eventually(canary, lambda now: now.comparisons is not None and now.comparisons != ComparisonReport())
+    await asyncio.sleep(1.0)  # time enough for another
+    report = canary.report()
     assert report.comparisons is not None
     assert report.comparisons.compared + report.comparisons.rows_differ + report.comparisons.failed == 1
     await canary.rollback()

@@ -111,8 +111,10 @@ class KeepDirectory:
         fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except OSError as error:
             os.close(fd)
+            if not isinstance(error, BlockingIOError):
+                raise
             raise StartupError(
                 f"The directory {str(self.path)!r} ({_SETTING}) is in use by another server. Give each its own, or wait for its end."
             ) from error

@@ -55,6 +55,17 @@ async def test_only_admins_may(method: str, path: str) -> None:
         assert refused.json()["error"]["code"] == "not_permitted"
 
 
+async def test_no_admin_route_is_left_open() -> None:
+    async with serving(with_keys()) as server, httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        routes = [(method, path) for path, methods in paths.items() if path.startswith("/admin") for method in methods]
+        assert len(routes) > 20
+        for method, path in routes:
+            url = path.replace("{", "").replace("}", "")
+            assert (await client.request(method, url)).status_code == 401, (method, path)
+            assert (await client.request(method, url, headers=OTHER)).status_code == 403, (method, path)
+
+
 async def test_what_comes_back() -> None:
     async with serving(with_keys()) as server, httpx.AsyncClient(headers=ADMIN) as client:
         base = f"http://127.0.0.1:{server.port}"
