@@ -146,10 +146,15 @@ async def test_a_version_too_far_from_the_old_one_is_rolled_back(tried: Journey,
     await eventually(canary, lambda now: now.still_ending == 0)
 
 
+async def raises_anything(model: str) -> Serving:
+    raise KeyError(model)
+
+
 async def test_what_cannot_be_served_leaves_the_old_one_as_it_is(
     tried: Journey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = tried.canary()
+    assert isinstance(canary, Canaries)
     (tmp_path / "empty").mkdir()
     for model, told in ((str(tmp_path / "nowhere"), "There is no directory"), (str(tmp_path / "empty"), "not a model")):
         with pytest.raises(CanaryRefused) as refused:
@@ -165,6 +170,12 @@ async def test_what_cannot_be_served_leaves_the_old_one_as_it_is(
     (broken / "model.safetensors").write_bytes((broken / "model.safetensors").read_bytes()[:100_000])
     with pytest.raises(CanaryRefused):
         await canary.start(str(broken), share=0.5, warm=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(canary, "_terms", replace(canary._terms, load=raises_anything))
+        with pytest.raises(CanaryRefused) as refused:
+            await canary.start("any", share=0.5, warm=0)
+    assert "KeyError" in refused.value.public
+    assert (canary.report().state, canary.report().reason) == ("refused", refused.value.public)
     assert len(tried.tools.roll_out.all) == 1
     assert tried.readiness().ready
     assert met(await ask(tried, request(picture(RED)))) == "stable"

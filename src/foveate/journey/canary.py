@@ -22,7 +22,6 @@ from foveate.core.errors import (
     CanaryRunning,
     EngineUnavailable,
     FoveateError,
-    StartupError,
 )
 from foveate.decisions.canary import Thresholds
 from foveate.journey.canary_port import CanaryReport, ComparisonReport, VersionReport
@@ -138,8 +137,10 @@ class Canaries:
         log.info("loading a new version", model=model)
         try:
             new = await terms.load(model)
-        except (StartupError, OSError) as error:
-            public = error.public if isinstance(error, FoveateError) else f"The new version cannot be started: {error}."
+        except Exception as error:  # Foreign files bring about whatever they do; the one that serves goes on.
+            public = _why_refused(error)
+            if not isinstance(error, FoveateError | OSError):
+                log.exception("a new version could not be started, unexpectedly")
             log.warning("the new version was refused", model=model, reason=public)
             self._tools.metrics.count("foveate_canary_ended_total", "refused")
             self._last = CanaryReport(
@@ -240,6 +241,13 @@ class Canaries:
         error = task.exception()
         if error is not None and not isinstance(error, FoveateError):
             log.error("a part of a roll-out ended unexpectedly", exc_info=error)
+
+
+def _why_refused(error: Exception) -> str:
+    if isinstance(error, FoveateError):
+        return error.public
+    why = str(error) if isinstance(error, OSError) else f"{type(error).__name__}; the server's log tells where"
+    return f"The new version cannot be started: {why}."
 
 
 def _report(trial: Trial) -> CanaryReport:
