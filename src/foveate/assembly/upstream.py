@@ -16,6 +16,7 @@ from foveate.caches.single_flight import SingleFlight
 from foveate.core.errors import StartupError
 from foveate.engines.upstream.absent import NoEngine
 from foveate.engines.upstream.relay import UpstreamRelay
+from foveate.journey.check_upstreams import check_upstreams
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
@@ -60,6 +61,8 @@ async def upstream_journey(
         scope.push_async_callback(flights.aclose)
         serving = await _load(settings, files, relay, runtime, say)
         scope.push_async_callback(serving.stop)
+        if relay.takes_embeddings:
+            await check_upstreams(serving, relay, arena)
         tools = Tools(
             limits=bounds.limits(settings),
             arena=arena,

@@ -128,7 +128,7 @@ class RelayWork(msgspec.Struct, frozen=True):
 
     ``media`` fill the document's holes. ``text_tokens`` is a guess, made of the text's length, good enough to weigh requests against each
     other. ``salt`` keeps what an upstream caches of it from other tenants; empty where they may share. ``usage``: the client asked for it
-    in a stream. ``deadline`` is monotonic seconds.
+    in a stream. ``deadline`` is monotonic seconds. ``only``: the one server that may be asked.
     """
 
     request_id: str
@@ -141,6 +141,7 @@ class RelayWork(msgspec.Struct, frozen=True):
     usage: bool
     salt: str
     deadline: float
+    only: str = ""
 
 
 class RelayUsage(msgspec.Struct, frozen=True):

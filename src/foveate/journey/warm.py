@@ -32,9 +32,11 @@ async def warm(serving: Serving, arena: Arena) -> None:
     prompt = serving.prompt_side.render([Turn("user", (ImagePart(0, "", DataRef("")), TextPart("Hello!")))])
     try:
         async with AsyncExitStack() as held:
-            prepared = await asyncio.gather(*(_prepare(serving, arena, held) for _ in range(serving.media.alive)))
+            prepared = await asyncio.gather(
+                *(prepare(grey_png(SIDE), serving, arena, held) for _ in range(serving.media.alive))
+            )
             for image in prepared:
-                picture = await _encode(image, serving, arena, held)
+                picture = await encode(image, serving, arena, held)
                 await _generate(serving.prompt_side.tokenize(prompt, [image.replacement]), picture, serving)
     except StartupError:
         raise
@@ -43,8 +45,8 @@ async def warm(serving: Serving, arena: Arena) -> None:
         raise StartupError(f"The model cannot take a picture: {error.public}", detail=detail) from error
 
 
-async def _prepare(serving: Serving, arena: Arena, held: AsyncExitStack) -> PreparedImage:
-    data = grey_png(SIDE)
+async def prepare(data: bytes, serving: Serving, arena: Arena, held: AsyncExitStack) -> PreparedImage:
+    """Take a picture of SIDE x SIDE pixels through a media worker; its slots live until ``held`` is closed. Raises StartupError."""
     source = SlotHold(arena, arena.allocate(len(data)))
     arena.view(source.slot)[:] = data
     header = probe(arena.view(source.slot))
@@ -59,11 +61,12 @@ async def _prepare(serving: Serving, arena: Arena, held: AsyncExitStack) -> Prep
 
     reply = await serving.media.run(job, whom="", on_done=done, deadline=now() + SECONDS_MAX)
     if not isinstance(reply, Prepared):
-        raise StartupError(f"The model's processor failed on a grey picture of {SIDE}x{SIDE}.", detail=repr(reply))
+        raise StartupError(f"The model's processor failed on a picture of {SIDE}x{SIDE}.", detail=repr(reply))
     return reply.image
 
 
-async def _encode(prepared: PreparedImage, serving: Serving, arena: Arena, held: AsyncExitStack) -> PictureInput:
+async def encode(prepared: PreparedImage, serving: Serving, arena: Arena, held: AsyncExitStack) -> PictureInput:
+    """Encode it; the embeddings live until ``held`` is closed. Raises StartupError."""
     size = prepared.rows * serving.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES
     out = SlotHold(arena, arena.allocate(size))
     held.callback(out.release)
@@ -85,9 +88,20 @@ async def _generate(token_ids: list[int], picture: PictureInput, serving: Servin
 
 def grey_png(side: int) -> bytes:
     """Return a grey PNG of ``side`` x ``side`` pixels (RFC 2083), made here so that the gateway needs no imaging library."""
-    rows = (b"\0" + b"\x80" * side) * side
+    return _png(side, (b"\0" + b"\x80" * side) * side, colour=0)
+
+
+def patchwork_png(side: int) -> bytes:
+    """Return a PNG of four coloured quarters: a picture that cannot be taken for another one, or for none."""
+    half = side // 2
+    upper = b"\0" + b"\xdc\x1e\x1e" * half + b"\x1e\x3c\xdc" * half
+    lower = b"\0" + b"\xf5\xe1\x14" * half + b"\x19\xa0\x1e" * half
+    return _png(side, upper * half + lower * half, colour=2)
+
+
+def _png(side: int, rows: bytes, *, colour: int) -> bytes:
     chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)),
+        (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, colour, 0, 0, 0)),
         (b"IDAT", zlib.compress(rows)),
         (b"IEND", b""),
     )

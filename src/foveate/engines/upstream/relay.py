@@ -180,7 +180,9 @@ class UpstreamRelay:
         able = [
             server
             for server in self.servers
-            if server.config.name not in asking.tried and server.may_be_asked(work.model, at)
+            if server.config.name not in asking.tried
+            and work.only in ("", server.config.name)
+            and server.may_be_asked(work.model, at)
         ]
         if asking.named:
             able = [server for server in able if server.holds(one for one in work.media if not one.slots)]
