@@ -7,6 +7,7 @@ start, and those that take no pictures but as embeddings, of which nothing can b
 
 from __future__ import annotations
 
+import secrets
 from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
@@ -16,7 +17,7 @@ from foveate.core.clock import now
 from foveate.core.document import Document, MediaHole
 from foveate.core.errors import FoveateError, StartupError
 from foveate.core.memory import Slot
-from foveate.engines.port import PictureInput, Relay, RelayedMedia, RelayWork
+from foveate.engines.port import Relay, RelayedMedia, RelayWork
 from foveate.journey.serving import Serving
 from foveate.journey.warm import SECONDS_MAX, SIDE, encode, patchwork_png, prepare
 from foveate.observe.logging import get_logger
@@ -66,19 +67,26 @@ async def check_upstreams(serving: Serving, relay: Relay, arena: Arena) -> None:
         picture = await encode(await prepare(data, serving, arena, held), serving, arena, held)
         for server in relay.report():
             if server.up and server.models:
-                await _check(server.name, server.models[0], Slot(whole.offset, len(data)), picture, relay)
+                # By names that were never used: upstreams keep what they made of a picture by its name.
+                pixels = RelayedMedia(_fresh(), "image/png", (Slot(whole.offset, len(data)),), None, 1)
+                rows = RelayedMedia(_fresh(), "", (), None, 1, picture)
+                await _check(server.name, server.models[0], pixels, rows, relay)
 
 
-async def _check(server: str, model: str, pixels: Slot, picture: PictureInput, relay: Relay) -> None:
+def _fresh() -> str:
+    return f"foveate-check-{secrets.token_hex(16)}"
+
+
+async def _check(server: str, model: str, pixels: RelayedMedia, rows: RelayedMedia, relay: Relay) -> None:
     try:
-        by_pixels = await _asked(server, model, RelayedMedia("", "image/png", (pixels,), None, 1), relay)
+        by_pixels = await _asked(server, model, pixels, relay)
     except FoveateError as error:
         log.warning(
             "embeddings could not be compared: this upstream takes no pictures", upstream=server, error=error.detail
         )
         return
     try:
-        by_rows = await _asked(server, model, RelayedMedia("foveate-check", "", (), None, 1, picture), relay)
+        by_rows = await _asked(server, model, rows, relay)
     except FoveateError as error:
         raise StartupError(
             f"The upstream {server} takes no embeddings: {error.public} Start vLLM with --enable-mm-embeds, or use --upstream-mode bytes.",
