@@ -1,14 +1,21 @@
-"""The outbound proxy of media fetches: only the one that is set, never one from the environment."""
+"""The outbound proxy of media fetches: only the one that is set, never one from the environment; and the only name that the HTTP client may
+resolve.
+"""
 
 from __future__ import annotations
 
 import base64
+import errno
 import re
+import socket
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+import aiohttp.abc
+
 from foveate.core.errors import StartupError, UrlInvalid
+from foveate.media.resolve import Resolver
 from foveate.media.url import parse_web
 
 _PROXY: Final = re.compile(r"http://(?:([^@/?#]*)@)?([^@/?#]+:[0-9]+)/?", re.IGNORECASE)
@@ -41,6 +48,32 @@ class Proxy:
     def url(self) -> str:
         """Where it is, without credentials."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+class ProxyName(aiohttp.abc.AbstractResolver):
+    """The HTTP client's resolver. Refuses every name but the proxy's: that the client resolves no origin is enforced here, not believed."""
+
+    def __init__(self, proxy: Proxy | None, resolver: Resolver | None) -> None:
+        self._proxy, self._resolver = proxy, resolver
+
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[aiohttp.abc.ResolveResult]:
+        """Return where the proxy is. Raises OSError for every other name, and as the resolver does."""
+        if self._proxy is None or self._resolver is None or host != self._proxy.host:
+            raise OSError(errno.EPERM, "names are resolved before the HTTP client is asked")
+        return [
+            {
+                "hostname": host,
+                "host": str(address),
+                "port": port,
+                "family": socket.AF_INET if address.version == 4 else socket.AF_INET6,
+                "proto": socket.IPPROTO_TCP,
+                "flags": socket.AI_NUMERICHOST,
+            }
+            for address in await self._resolver.resolve(host, port)
+        ]
+
+    async def close(self) -> None:
+        """Nothing to close: the resolver is its owner's."""
 
 
 def _basic(userinfo: str) -> str:

@@ -10,8 +10,6 @@ Does not cover: which addresses may be contacted (:mod:`foveate.media.policy`), 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +18,6 @@ from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
-import aiohttp.abc
 import msgspec
 import yarl
 
@@ -28,7 +25,7 @@ from foveate.core.clock import now
 from foveate.core.errors import FetchFailed, FetchTimeout, FoveateError
 from foveate.media.addresses import IpAddress
 from foveate.media.dead_hosts import Sign
-from foveate.media.proxy import Proxy
+from foveate.media.proxy import Proxy, ProxyName
 from foveate.media.resolve import Resolver
 from foveate.media.url import MediaUrl
 
@@ -102,7 +99,7 @@ class Transport:
         self._headers = {"User-Agent": user_agent, "Accept": "image/*,*/*;q=0.5", "Accept-Encoding": "identity"}
         self._tls = tls or ssl.create_default_context()
         self._proxy = proxy
-        self._names = _ProxyName(proxy, resolver)
+        self._names = ProxyName(proxy, resolver)
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     @asynccontextmanager
@@ -256,31 +253,6 @@ async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerTy
         raise  # nothing was sent
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise _Dropped(_name(error)) from None
-
-
-class _ProxyName(aiohttp.abc.AbstractResolver):
-    """Refuses every name but the proxy's: that the HTTP client never resolves an origin is enforced here, not believed."""
-
-    def __init__(self, proxy: Proxy | None, resolver: Resolver | None) -> None:
-        self._proxy, self._resolver = proxy, resolver
-
-    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[aiohttp.abc.ResolveResult]:
-        if self._proxy is None or self._resolver is None or host != self._proxy.host:
-            raise OSError(errno.EPERM, "names are resolved before the HTTP client is asked")
-        return [
-            {
-                "hostname": host,
-                "host": str(address),
-                "port": port,
-                "family": socket.AF_INET if address.version == 4 else socket.AF_INET6,
-                "proto": socket.IPPROTO_TCP,
-                "flags": socket.AI_NUMERICHOST,
-            }
-            for address in await self._resolver.resolve(host, port)
-        ]
-
-    async def close(self) -> None:
-        """Nothing to close: the resolver is its owner's."""
 
 
 def timed_out(limit_name: str, seconds: float, what: str, progress: Progress) -> FetchTimeout:
