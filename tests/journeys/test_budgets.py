@@ -23,7 +23,8 @@ from foveate.core.errors import (
 )
 from foveate.core.media import DataRef, MediaRef
 from foveate.core.request import Request
-from foveate.journey.in_flight import QUANTITIES, InFlight
+from foveate.journey.in_flight import InFlight
+from foveate.journey.in_flight_limits import QUANTITIES
 from foveate.journey.places import Places
 from foveate.journey.service import Journey
 from foveate.observe.metrics import Metrics

@@ -15,7 +15,8 @@ from foveate.core.stages import Modality
 from foveate.decisions.canary import Differences
 from foveate.decisions.objectives import Targets
 from foveate.engines.port import Relay, RelayReport
-from foveate.journey.in_flight import QUANTITIES, InFlight
+from foveate.journey.in_flight import InFlight
+from foveate.journey.in_flight_limits import QUANTITIES
 from foveate.journey.roll_out import RollOut
 from foveate.journey.tools import Tools
 from foveate.observe.cost import CostBook, Prices

@@ -12,31 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal, get_args
 
-from foveate.core.budget import Budget, Caller
-from foveate.core.errors import FoveateError, HouseFull, MediaTotalTooLarge
+from foveate.core.budget import Caller
+from foveate.core.errors import FoveateError
 from foveate.decisions.budget import judge_arriving_bytes
+from foveate.journey.in_flight_limits import (
+    QUANTITIES,
+    SERVER_LIMITS,
+    TENANT_LIMITS,
+    WORDS,
+    Quantity,
+    house_full,
+    tenant_capacity,
+    too_much,
+)
 from foveate.media.transport import Progress
-
-Quantity = Literal["bytes", "pixels", "visual_tokens"]
-QUANTITIES: Final[tuple[Quantity, ...]] = get_args(Quantity)
-SERVER_LIMITS: Final[Mapping[Quantity, str]] = {
-    "bytes": "limits.media_bytes_in_flight_max",
-    "pixels": "limits.pixels_in_flight_max",
-    "visual_tokens": "limits.visual_tokens_in_flight_max",
-}
-TENANT_LIMITS: Final[Mapping[Quantity, str]] = {
-    "bytes": "max_tenant_bytes",
-    "pixels": "max_tenant_pixels",
-    "visual_tokens": "max_tenant_visual_tokens",
-}
-_WORDS: Final[Mapping[Quantity, str]] = {
-    "bytes": "media bytes",
-    "pixels": "decoded pixels",
-    "visual_tokens": "visual tokens",
-}
-RETRY_AFTER_SECONDS: Final = 1.0
 
 
 def _nothing() -> dict[Quantity, int]:
@@ -86,7 +76,7 @@ class InFlight:
         limit = caller.budget.max_tenant_requests
         under_way = 0 if tenant is None else tenant.requests
         if under_way >= limit:
-            raise _full("requests with pictures", "max_tenant_requests", limit, under_way + 1)
+            raise house_full("requests with pictures", "max_tenant_requests", limit, under_way + 1)
         charge = Charge(self, caller, counted=True)
         if came is not None:
             charge.take_over(came)
@@ -224,7 +214,7 @@ class Charge:
         """Judge a request's own total against the whole capacities, whatever is under way. Raises MediaTotalTooLarge."""
         for name, capacity, _ in self._limits(quantity):
             if total > capacity:
-                raise _never(quantity, name, capacity, total)
+                raise too_much(quantity, name, capacity, total)
 
     def add(self, quantity: Quantity, amount: int) -> None:
         """Charge ``amount`` more. Raises MediaTotalTooLarge, HouseFull; then nothing was charged."""
@@ -232,7 +222,7 @@ class Charge:
         self.judge(quantity, self._held[quantity] + amount)
         for name, capacity, used in self._limits(quantity):
             if used + amount > capacity:
-                raise _full(_WORDS[quantity], name, capacity, used + amount)
+                raise house_full(WORDS[quantity], name, capacity, used + amount)
         self._accounts._used[quantity] += amount
         self._tenant.used[quantity] += amount
         self._held[quantity] += amount
@@ -247,10 +237,10 @@ class Charge:
         judge_arriving_bytes(self._caller.budget, own)
         limit = self._caller.budget.max_tenant_bytes
         if own > limit:
-            raise _never("bytes", TENANT_LIMITS["bytes"], limit, own)
+            raise too_much("bytes", TENANT_LIMITS["bytes"], limit, own)
         tenant = self._tenant.used["bytes"] + self._tenant.arriving
         if tenant > limit:
-            raise _full(_WORDS["bytes"], TENANT_LIMITS["bytes"], limit, tenant)
+            raise house_full(WORDS["bytes"], TENANT_LIMITS["bytes"], limit, tenant)
 
     def _arrive(self, size: int) -> None:
         if self._open:
@@ -261,8 +251,8 @@ class Charge:
         """Return the error of a request whose media, of which ``arriving`` bytes are on their way, found no room."""
         own, capacity = self._held["bytes"] + arriving, self._accounts.capacity["bytes"]
         if own > capacity:
-            return _never("bytes", SERVER_LIMITS["bytes"], capacity, own)
-        return _full(_WORDS["bytes"], SERVER_LIMITS["bytes"], capacity, capacity + 1)
+            return too_much("bytes", SERVER_LIMITS["bytes"], capacity, own)
+        return house_full(WORDS["bytes"], SERVER_LIMITS["bytes"], capacity, capacity + 1)
 
     def top_up(self, quantity: Quantity, total: int) -> None:
         """Charge what ``total`` has more than was charged already. Raises as :meth:`add`."""
@@ -299,31 +289,6 @@ class Charge:
     def _limits(self, quantity: Quantity) -> tuple[tuple[str, int, int], ...]:
         """Return name, capacity and use of both limits, the tenant's first: it is the one that its owner can do something about."""
         return (
-            (TENANT_LIMITS[quantity], _tenant_capacity(self._caller.budget, quantity), self._tenant.used[quantity]),
+            (TENANT_LIMITS[quantity], tenant_capacity(self._caller.budget, quantity), self._tenant.used[quantity]),
             (SERVER_LIMITS[quantity], self._accounts.capacity[quantity], self._accounts.used(quantity)),
         )
-
-
-def _tenant_capacity(budget: Budget, quantity: Quantity) -> int:
-    if quantity == "bytes":
-        return budget.max_tenant_bytes
-    return budget.max_tenant_pixels if quantity == "pixels" else budget.max_tenant_visual_tokens
-
-
-def _never(quantity: Quantity, name: str, limit: int, actual: int) -> MediaTotalTooLarge:
-    return MediaTotalTooLarge(
-        f"The request's media come to {actual} {_WORDS[quantity]} or more; at most {limit} may be under way at once.",
-        limit_name=name,
-        limit=limit,
-        actual=actual,
-    )
-
-
-def _full(what: str, name: str, limit: int, actual: int) -> HouseFull:
-    return HouseFull(
-        f"With this request {actual} {what} would be under way; at most {limit} may be. Try again shortly.",
-        limit_name=name,
-        limit=limit,
-        actual=actual,
-        retry_after_seconds=RETRY_AFTER_SECONDS,
-    )

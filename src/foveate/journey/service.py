@@ -24,7 +24,7 @@ from foveate.journey.canary import Canaries
 from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.estimate import estimate
 from foveate.journey.holds import EarlyHold, SlotHold
-from foveate.journey.in_flight import SERVER_LIMITS
+from foveate.journey.in_flight_limits import SERVER_LIMITS
 from foveate.journey.job import Job
 from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import HouseFull, MediaTotalTooLarge
 from foveate.decisions.budget import DECODE_LIMIT
-from foveate.journey.in_flight import QUANTITIES, SERVER_LIMITS, TENANT_LIMITS, InFlight, NoRoom, Quantity
+from foveate.journey.in_flight import InFlight, NoRoom
+from foveate.journey.in_flight_limits import QUANTITIES, SERVER_LIMITS, TENANT_LIMITS, Quantity
 from foveate.journey.places import WAITING_LIMIT
 from foveate.observe.labels import LIMIT
 
