@@ -47,7 +47,9 @@ async def test_a_body_counts_for_its_tenant_from_its_arrival_to_the_first_token(
         async with journey.unpack(buffer) as unpacked:
             assert accounts.used("bytes") == len(data)
             assert unpacked.hold is not None
-            assert unpacked.hold.slot.size == len(data), "what base64 had is given back"
+            held = unpacked.hold.retain()
+            assert held.slot.size == len(data), "what base64 had is given back"
+            held.release()
             asked = msgspec.structs.replace(request(InlineRef(0)), caller=limited)
             async with journey.answer(asked, unpacked) as answer:
                 await answer.begin()
