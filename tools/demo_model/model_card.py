@@ -92,7 +92,8 @@ Licence: Apache-2.0.
 RECIPE = f"""The vocabulary (1,024 tokens) is learnt first, from text that does not depend on how often training asks
 what. Then {train.STEPS:,} steps from random weights, with Muon for the matrices and AdamW for the rest: warm-up, a
 stable learning rate, a linear decay over the last {train.DECAY:.0%} of the first {train.FIRST_CYCLE:,} steps, and
-{len(train.RESTARTS)} lower cycles that only decay. Small pictures come first, several questions share each picture, and `stages.py` says what is asked when. Heads that
+{len(train.RESTARTS)} lower cycles that only decay. Small pictures come first, several questions share each
+picture, and `stages.py` says what is asked when. Heads that
 name the colour, the shape and the rank from each side of every image token help the vision tower while training and
 are dropped afterwards.
 
