@@ -22,8 +22,8 @@ _LLAMA: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 8192,
 }
@@ -129,7 +129,7 @@ def _qwen(kind: str) -> Parts:
     patch = 16 if kind == "qwen3_vl" else 14
     video: Any = transformers.Qwen2VLVideoProcessor
     if kind == "qwen2_vl":
-        text["rope_scaling"] = {"type": "mrope", "rope_type": "default", "mrope_section": [2, 3, 3]}
+        text["rope_scaling"] = {"type": "mrope", "rope_type": "default", "mrope_section": [4, 6, 6]}
         tower = {"depth": 3, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 2, "patch_size": patch}
         config = transformers.Qwen2VLConfig(text_config=text, vision_config=tower, **token_ids)
         model = transformers.Qwen2VLForConditionalGeneration(config)
@@ -138,19 +138,19 @@ def _qwen(kind: str) -> Parts:
         tower = {"depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
         tower["patch_size"] = patch
         if kind == "qwen2_5_vl":
-            text["rope_scaling"] = {"type": "mrope", "rope_type": "default", "mrope_section": [2, 3, 3]}
+            text["rope_scaling"] = {"type": "mrope", "rope_type": "default", "mrope_section": [4, 6, 6]}
             tower |= {"fullatt_block_indexes": [1, 3], "window_size": 112}
             config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=tower, **token_ids)
             model = transformers.Qwen2_5_VLForConditionalGeneration(config)
             made = transformers.Qwen2_5_VLProcessor
         else:
             text |= {
-                "head_dim": 16,
+                "head_dim": 32,
                 "rope_parameters": {
                     "rope_type": "default",
                     "rope_theta": 10000.0,
                     "mrope_interleaved": True,
-                    "mrope_section": [4, 2, 2],
+                    "mrope_section": [8, 4, 4],
                 },
             }
             tower |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1, 2]}

@@ -6,96 +6,17 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import msgspec
-import numpy as np
 import pytest
 import pytest_asyncio
+from tests.contracts.bench import ENGINES, GREEDY, MODEL, Bench
 
-from foveate import models
 from foveate.core.clock import now
 from foveate.core.errors import EncodeFailed, EngineFailed, EngineUnavailable, FoveateError
-from foveate.core.media import EncodedImage, ImageOptions, PreparedImage, UrlRef
-from foveate.core.request import ImagePart, Sampling, TextPart, Turn
-from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.embedded.messages import EmbeddedConfig
-from foveate.engines.port import EngineWork, FinishEvent, PictureInput, TokenEvent
-from foveate.engines.vllm.client import VllmEngine
-from foveate.engines.vllm.config import VllmConfig
-from foveate.models.preload import preload_modules
-from foveate.runtime.arena import Arena
-from foveate.runtime.local.runtime import LocalRuntime
-from foveate.runtime.tensors import bundle_size, write_bundle
-
-MODEL = models.resolve_model(None)
-GREEDY = Sampling(16, temperature=0)
-
-
-def embedded(runtime: LocalRuntime, on_restart: Callable[[], None]) -> EmbeddedEngine:
-    config = EmbeddedConfig(MODEL.directory, MODEL.name, batch_size_max=2, queue_depth_max=2, prefill_chunk_tokens=64)
-    return EmbeddedEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
-
-
-def vllm(runtime: LocalRuntime, on_restart: Callable[[], None]) -> VllmEngine:
-    config = VllmConfig(MODEL.directory, MODEL.name, MODEL.family, batch_size_max=2, queue_depth_max=2)
-    config = msgspec.structs.replace(config, kv_cache_bytes=256 << 20)
-    return VllmEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
-
-
-ENGINES: dict[str, Callable[[LocalRuntime, Callable[[], None]], Any]] = {"embedded": embedded, "vllm": vllm}
-PRELOAD = {"embedded": "process", "vllm": "preload"}
-
-
-class Bench:
-    """An engine that runs, and what prepares requests for it."""
-
-    def __init__(self, name: str) -> None:
-        self.arena = Arena(32 << 20)
-        self.runtime = LocalRuntime(
-            self.arena, preload=(*preload_modules(MODEL.family), f"foveate.engines.{name}.{PRELOAD[name]}")
-        )
-        self.restarted = asyncio.Event()
-        self.engine = ENGINES[name](self.runtime, self.restarted.set)
-        self.prompts = models.load_prompt_side(MODEL)
-        self.processor = models.load_picture_processor(MODEL.directory)
-        self._requests = 0
-
-    def prepare(self, color: tuple[int, int, int]) -> PreparedImage:
-        """Put a picture of one disc through the processor, into the arena."""
-        pixels = np.full((168, 168, 3), 235, np.uint8)
-        y, x = np.ogrid[:168, :168]
-        pixels[(y - 84) ** 2 + (x - 84) ** 2 < 50**2] = color
-        processed = self.processor.process(pixels, ImageOptions())
-        slot = self.arena.allocate(bundle_size(processed.arrays))
-        inputs = write_bundle(self.arena.view(slot), slot, processed.arrays)
-        return PreparedImage(processed.replacement, processed.rows, inputs, processed.meta, ())
-
-    async def encode(self, prepared: PreparedImage) -> EncodedImage:
-        size = prepared.rows * self.engine.info.embedding_bytes_per_row + 64
-        image: EncodedImage = await self.engine.encode(prepared, self.arena.allocate(size), deadline=now() + 60)
-        return image
-
-    def work(
-        self, question: str, *prepared: PreparedImage, sampling: Sampling = GREEDY, images: Any = ()
-    ) -> EngineWork:
-        parts = tuple(ImagePart(index, "", UrlRef("")) for index in range(len(prepared)))
-        turns = [Turn("user", (*parts, TextPart(question)))]
-        token_ids = self.prompts.tokenize(self.prompts.render(turns), [one.replacement for one in prepared])
-        pictures = [
-            PictureInput(image.embeddings, image.rows, one.meta) for one, image in zip(prepared, images, strict=True)
-        ]
-        self._requests += 1
-        return EngineWork(f"request-{self._requests}", token_ids, pictures, sampling, now() + 60)
-
-    async def answer(self, work: EngineWork) -> tuple[str, list[TokenEvent], list[FinishEvent]]:
-        tokens: list[TokenEvent] = []
-        finishes: list[FinishEvent] = []
-        async for event in self.engine.generate(work):
-            assert not (finishes and finishes[-1].last), "nothing follows the last event"
-            (tokens if isinstance(event, TokenEvent) else finishes).append(event)
-        return "".join(event.text for event in tokens if event.choice == 0), tokens, finishes
+from foveate.core.request import Sampling
+from foveate.engines.port import TokenEvent
 
 
 def drawn(tokens: list[TokenEvent]) -> dict[int, list[int]]:

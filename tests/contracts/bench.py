@@ -1,0 +1,94 @@
+"""An engine that runs, and what prepares requests for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from foveate import models
+from foveate.core.clock import now
+from foveate.core.media import EncodedImage, ImageOptions, PreparedImage, UrlRef
+from foveate.core.request import ImagePart, Sampling, TextPart, Turn
+from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.port import EngineWork, FinishEvent, PictureInput, TokenEvent
+from foveate.engines.vllm.client import VllmEngine
+from foveate.engines.vllm.config import VllmConfig
+from foveate.models.loading import ModelFiles
+from foveate.models.preload import preload_modules
+from foveate.runtime.arena import Arena
+from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.tensors import bundle_size, write_bundle
+
+MODEL = models.resolve_model(None)
+GREEDY = Sampling(16, temperature=0)
+
+
+def embedded(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None]) -> EmbeddedEngine:
+    config = EmbeddedConfig(files.directory, files.name, batch_size_max=2, queue_depth_max=2, prefill_chunk_tokens=64)
+    return EmbeddedEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
+
+
+def vllm(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None]) -> VllmEngine:
+    config = VllmConfig(files.directory, files.name, files.family, batch_size_max=2, queue_depth_max=2)
+    config = msgspec.structs.replace(config, kv_cache_bytes=256 << 20)
+    return VllmEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
+
+
+ENGINES: dict[str, Callable[[ModelFiles, LocalRuntime, Callable[[], None]], Any]] = {"embedded": embedded, "vllm": vllm}
+PRELOAD = {"embedded": "process", "vllm": "preload"}
+
+
+class Bench:
+    """An engine that runs, and what prepares requests for it."""
+
+    def __init__(self, name: str, files: ModelFiles = MODEL, runtime: LocalRuntime | None = None) -> None:
+        """``runtime``: one that others use too."""
+        self.runtime = runtime or LocalRuntime(
+            Arena(32 << 20), preload=(*preload_modules(files.family), f"foveate.engines.{name}.{PRELOAD[name]}")
+        )
+        self.arena = self.runtime.arena
+        self.restarted = asyncio.Event()
+        self.engine = ENGINES[name](files, self.runtime, self.restarted.set)
+        self.prompts = models.load_prompt_side(files)
+        self.processor = models.load_picture_processor(files.directory)
+        self._requests = 0
+
+    def prepare(self, color: tuple[int, int, int]) -> PreparedImage:
+        """Put a picture of one disc through the processor, into the arena."""
+        pixels = np.full((168, 168, 3), 235, np.uint8)
+        y, x = np.ogrid[:168, :168]
+        pixels[(y - 84) ** 2 + (x - 84) ** 2 < 50**2] = color
+        processed = self.processor.process(pixels, ImageOptions())
+        slot = self.arena.allocate(bundle_size(processed.arrays))
+        inputs = write_bundle(self.arena.view(slot), slot, processed.arrays)
+        return PreparedImage(processed.replacement, processed.rows, inputs, processed.meta, ())
+
+    async def encode(self, prepared: PreparedImage) -> EncodedImage:
+        size = prepared.rows * self.engine.info.embedding_bytes_per_row + 64
+        image: EncodedImage = await self.engine.encode(prepared, self.arena.allocate(size), deadline=now() + 60)
+        return image
+
+    def work(
+        self, question: str, *prepared: PreparedImage, sampling: Sampling = GREEDY, images: Any = ()
+    ) -> EngineWork:
+        parts = tuple(ImagePart(index, "", UrlRef("")) for index in range(len(prepared)))
+        turns = [Turn("user", (*parts, TextPart(question)))]
+        token_ids = self.prompts.tokenize(self.prompts.render(turns), [one.replacement for one in prepared])
+        pictures = [
+            PictureInput(image.embeddings, image.rows, one.meta) for one, image in zip(prepared, images, strict=True)
+        ]
+        self._requests += 1
+        return EngineWork(f"request-{self._requests}", token_ids, pictures, sampling, now() + 60)
+
+    async def answer(self, work: EngineWork) -> tuple[str, list[TokenEvent], list[FinishEvent]]:
+        tokens: list[TokenEvent] = []
+        finishes: list[FinishEvent] = []
+        async for event in self.engine.generate(work):
+            assert not (finishes and finishes[-1].last), "nothing follows the last event"
+            (tokens if isinstance(event, TokenEvent) else finishes).append(event)
+        return "".join(event.text for event in tokens if event.choice == 0), tokens, finishes

@@ -1,0 +1,57 @@
+"""Every family that the vLLM engine takes: the same greedy tokens as from the embedded engine, which is held to transformers' own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from tests.contracts.bench import Bench
+from tests.families import build_family
+
+from foveate import models
+from foveate.core.request import Sampling
+from foveate.engines.vllm.config import FAMILIES
+from foveate.models.preload import ALWAYS
+from foveate.runtime.arena import Arena
+from foveate.runtime.local.runtime import LocalRuntime
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+
+TOKENS = Sampling(8, temperature=0, ignore_eos=True)
+RED, BLUE = (220, 30, 30), (30, 60, 220)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def runtime() -> AsyncIterator[LocalRuntime]:
+    made = LocalRuntime(
+        Arena(32 << 20), preload=(*ALWAYS, "foveate.engines.embedded.process", "foveate.engines.vllm.preload")
+    )
+    yield made
+    await made.close()
+
+
+async def answers(name: str, directory: Path, runtime: LocalRuntime) -> list[list[int]]:
+    """Return the tokens of an answer about no picture, one, and two."""
+    bench = Bench(name, models.resolve_model(str(directory)), runtime)
+    await bench.engine.start()
+    try:
+        prepared = [bench.prepare(color) for color in (RED, BLUE)]
+        images = [await bench.encode(one) for one in prepared]
+        found = []
+        for count in range(3):
+            work = bench.work("what is in this image?", *prepared[:count], sampling=TOKENS, images=images[:count])
+            _, tokens, _ = await bench.answer(work)
+            found.append([token for event in tokens for token in event.token_ids])
+        return found
+    finally:
+        await bench.engine.stop(seconds_max=10)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+async def test_the_same_tokens(family: str, tmp_path: Path, runtime: LocalRuntime) -> None:
+    directory = build_family(family, tmp_path / family)
+    expected = await answers("embedded", directory, runtime)
+    assert len({tuple(tokens) for tokens in expected}) > 1, "the pictures make a difference"
+    assert await answers("vllm", directory, runtime) == expected
