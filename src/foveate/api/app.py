@@ -126,7 +126,10 @@ def create_app(service: Service, *, open_max: int = OPEN_MAX, body_seconds_max: 
 
     ``open_max`` bounds the generating requests open at a time, ``body_seconds_max`` how long a body may take to arrive.
     """
-    app = FastAPI(title="Foveate", version=foveate.__version__, description=documentation.description())
+    # A redirect to the path without its last slash would be an answer with no typed body, and clients would send their pictures twice.
+    app = FastAPI(
+        title="Foveate", version=foveate.__version__, description=documentation.description(), redirect_slashes=False
+    )
     gate = Gate(open_max=open_max)
     app.state.gate = gate
     routes = Routes(service, gate, body_seconds_max=body_seconds_max)

@@ -56,6 +56,7 @@ async def test_models() -> None:
         ("POST", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/nothing", 404, "not_found"),
         ("POST", "/", 404, "not_found"),
+        ("POST", "/v1/chat/completions/", 404, "not_found"),
     ],
 )
 async def test_router_refusals(method: str, path: str, status: int, code: str) -> None:
