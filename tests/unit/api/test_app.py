@@ -80,6 +80,7 @@ async def test_document() -> None:
         "/admin/caches/{cache}/keys", "/admin/caches/{cache}/keys/{name}", "/admin/aliases",
         "/admin/caches/media", "/admin/caches/media/keys", "/admin/caches/media/keys/{name}",
         "/admin/aliases/{tenant}/{uuid}", "/admin/cost", "/admin/cost/requests/{id}", "/admin/slo",
+        "/admin/upstreams", "/admin/upstreams/{name}/drain", "/admin/upstreams/{name}/resume",
         "/admin/canary", "/admin/canary/share", "/admin/canary/promote", "/admin/canary/rollback",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
