@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from foveate.api import documentation
+from foveate.api import documentation, replies
 from foveate.api.routing import Row, json_reply
 from foveate.engines.port import RelayReport
 from foveate.journey.port import Service
@@ -17,12 +16,6 @@ from foveate.journey.port import Service
 _NAME: Final = documentation.in_path(
     "name", {"type": "string", "minLength": 1}, "An upstream's name, or host and port."
 )
-
-
-class Upstreams(msgspec.Struct, frozen=True):
-    """The servers behind this one, in the order of the settings; none where the model runs here."""
-
-    upstreams: list[RelayReport]
 
 
 class UpstreamRoutes:
@@ -35,7 +28,7 @@ class UpstreamRoutes:
     async def upstreams(self, request: Request) -> Response:
         """Tell of every upstream whether it is up, what it has to do, and how its requests ended."""
         self._check(request)
-        return json_reply(Upstreams(list(self._service.upstreams())))
+        return json_reply(replies.Upstreams(list(self._service.upstreams())))
 
     async def drain_upstream(self, request: Request) -> Response:
         """Send an upstream nothing new; what is under way there goes on. `in_flight` 0 tells that it can be stopped."""
@@ -51,7 +44,7 @@ class UpstreamRoutes:
         """Return the routes: method, path, handler, options."""
         named = documentation.reading(RelayReport, places=(_NAME,), failing=(404,))
         return [
-            ("GET", "/admin/upstreams", self.upstreams, documentation.reading(Upstreams)),
+            ("GET", "/admin/upstreams", self.upstreams, documentation.reading(replies.Upstreams)),
             ("POST", "/admin/upstreams/{name}/drain", self.drain_upstream, named),
             ("POST", "/admin/upstreams/{name}/resume", self.resume_upstream, named),
         ]

@@ -39,6 +39,7 @@ REPLIES: Final = (
     replies.Health,
     replies.Ready,
     replies.Version,
+    replies.Upstreams,
     BudgetReply,
     EstimateReply,
     errors.ErrorReply,

@@ -15,6 +15,7 @@ import msgspec
 
 from foveate.api.errors import part_of
 from foveate.core.budget import Adjustment
+from foveate.engines.port import RelayReport
 from foveate.journey.port import Usage
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -223,3 +224,9 @@ class Version(msgspec.Struct, frozen=True):
     """The server's version."""
 
     version: str
+
+
+class Upstreams(msgspec.Struct, frozen=True):
+    """The servers behind this one, in the order of the settings; none where the model runs here."""
+
+    upstreams: list[RelayReport]
