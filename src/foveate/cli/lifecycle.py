@@ -20,6 +20,7 @@ from foveate.api.server import HttpServer, bind
 from foveate.assembly import journey
 from foveate.assembly.upstream import upstream_journey
 from foveate.core.errors import SettingsRefused
+from foveate.dashboard import routes as dashboard
 from foveate.journey.deferred import Deferred
 from foveate.journey.service import Journey
 from foveate.models.loading import DEMO_NAME
@@ -69,6 +70,7 @@ async def _run(settings: Settings, listener: socket.socket, signals: _Signals, r
     build = upstream_journey if settings.engine.kind == "upstream" else journey
     inside = build(settings, say=log.info, read=read)
     app = create_app(door, open_max=settings.limits.requests_max)
+    dashboard.install(app, door)
     async with HttpServer(app, listener, keep_alive_seconds=settings.server.keep_alive_seconds) as server:
         service = await _unless(signals.first, inside.__aenter__())
         if service is None:

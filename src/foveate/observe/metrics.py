@@ -134,6 +134,13 @@ class Metrics(Collector):
         """Return the metrics to be read that nobody has bound: the wiring's to-do list, empty in a whole server."""
         return [metric.name for metric in METRICS if metric.read and metric.name not in self._reads]
 
+    def values(self, name: str) -> dict[tuple[str, ...], float]:
+        """Return the series of a counter or gauge, by their labels' values in the order of the table."""
+        metric = self._table[name]
+        if metric.kind == "histogram":
+            raise TypeError(f"{name} is a histogram")
+        return dict(self._values(metric, [key for key in self._numbers.copy() if key[0] == name]))
+
     def exposition(self) -> tuple[bytes, str]:
         """Render everything; return the body and its content type. A bound function's error passes through.
 

@@ -16,6 +16,7 @@ from foveate.observe.cost import CostBook, Prices
 from foveate.observe.labels import CODE, ITEM_STAGE, LIMIT, OTHER
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
+from foveate.observe.recent import RecentRequests
 from foveate.observe.records import Breakdown, Counts, LedgerRecord, outcome_of
 from foveate.observe.request_log import RequestLog
 from foveate.observe.slo import Objectives
@@ -61,25 +62,26 @@ class Observer:
         targets: Mapping[Modality, Targets] | None = None,
         traces: TraceSink | None = None,
     ) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._log = log
         self.traces = traces
         self.costs = CostBook(Prices()) if costs is None else costs
         self.objectives = Objectives(
             targets or {}, clock.now, lambda *labels: metrics.count("foveate_slo_requests_total", *labels)
         )
+        self.recent = RecentRequests(clock.wall)
         self.kv_prefix = KvPrefix()
 
     def opened(self, ledger: RequestLedger) -> None:
         """A request has begun."""
-        self._metrics.move("foveate_requests_in_flight", ledger.modality, by=1)
+        self.metrics.move("foveate_requests_in_flight", ledger.modality, by=1)
 
     def ended(self, record: LedgerRecord) -> None:
         """A request that was opened has ended. What was only estimated is no one's latency, carried nothing to the model, and refused
         nobody anything.
         """
-        self._metrics.move("foveate_requests_in_flight", record.modality, by=-1)
-        self._metrics.count("foveate_requests_total", record.modality, record.outcome)
+        self.metrics.move("foveate_requests_in_flight", record.modality, by=-1)
+        self.metrics.count("foveate_requests_total", record.modality, record.outcome)
         if record.outcome != "estimated":
             self._error(record)
             self._times(record)
@@ -90,6 +92,7 @@ class Observer:
         self._spent(record)
         self.costs.note(record, clock.wall())
         self.objectives.note(record)
+        self.recent.note(record)
         if self._log is not None:
             self._log.write(record)
         if self.traces is not None:
@@ -102,8 +105,8 @@ class Observer:
         """
         received_at, at = since
         total_ms = (at - received_at) * 1e3
-        self._metrics.count("foveate_requests_total", "unknown", outcome_of(error))
-        self._metrics.count("foveate_errors_total", error.code)
+        self.metrics.count("foveate_requests_total", "unknown", outcome_of(error))
+        self.metrics.count("foveate_errors_total", error.code)
         self._budget(error.limit_name)
         if self._log is not None:
             tenant, tier = ("", "") if caller is None else (caller.tenant, caller.budget.tier)
@@ -114,17 +117,17 @@ class Observer:
     def _error(self, record: LedgerRecord) -> None:
         if record.error_code is not None:
             code = record.error_code if record.error_code in _CODES else FoveateError.code
-            self._metrics.count("foveate_errors_total", code)
+            self.metrics.count("foveate_errors_total", code)
         self._budget(record.limit_name)
 
     def _budget(self, limit_name: str | None) -> None:
         if limit_name is not None:
             known = limit_name if limit_name in _LIMITS else OTHER
-            self._metrics.count("foveate_budget_rejections_total", known)
+            self.metrics.count("foveate_budget_rejections_total", known)
 
     def _times(self, record: LedgerRecord) -> None:
         # Stages only where there was a first token: how far a failed request had come by then is no one's latency.
-        observe = self._metrics.observe
+        observe = self.metrics.observe
         breakdown, modality = record.breakdown, record.modality
         observe("foveate_request_seconds", modality, value=breakdown.total_ms / 1e3)
         if breakdown.ttft_ms is None:
@@ -168,13 +171,13 @@ class Observer:
             ("saved_seconds", spent.cache_saved_ms / 1e3),
         ):
             if amount:
-                self._metrics.count(f"foveate_spent_{name}_total", modality, amount=amount)
+                self.metrics.count(f"foveate_spent_{name}_total", modality, amount=amount)
 
     def _carry(self, what: str, amount: int, *labels: str) -> None:
-        self._metrics.count(f"foveate_{what}_total", *labels, amount=amount)
-        self._metrics.observe(f"foveate_request_{what}", *labels, value=amount)
+        self.metrics.count(f"foveate_{what}_total", *labels, amount=amount)
+        self.metrics.observe(f"foveate_request_{what}", *labels, value=amount)
 
     def _item(self, stages: dict[Stage, float]) -> None:
         for stage, ms in stages.items():
             if stage in _ITEM_STAGES:
-                self._metrics.observe("foveate_item_stage_seconds", stage, value=ms / 1e3)
+                self.metrics.observe("foveate_item_stage_seconds", stage, value=ms / 1e3)

@@ -138,8 +138,8 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     items_omitted: int = 0
 
 
-def line(record: LedgerRecord, wall: float) -> RequestLine:
-    """Return a record's line. ``wall`` is when the request ended, in seconds since the epoch."""
+def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> RequestLine:
+    """Return a record's line, with ``items_max`` items. ``wall`` is when the request ended, in seconds since the epoch."""
     stages, ttft_ms, unattributed_ms = record.breakdown.rounded()
     tpot_ms = record.breakdown.tpot_ms
     counts = record.counts
@@ -193,8 +193,8 @@ def line(record: LedgerRecord, wall: float) -> RequestLine:
         shared=counts.shared,
         **_spent(record.spent),
         upstream=_upstream(counts),
-        items=[_item(item) for item in _last_ready(record.items)],
-        items_omitted=max(len(record.items) - ITEMS_MAX, 0),
+        items=[_item(item) for item in _last_ready(record.items, items_max)],
+        items_omitted=max(len(record.items) - items_max, 0),
     )
 
 
@@ -209,11 +209,9 @@ def _upstream(counts: Counts) -> UpstreamLine | msgspec.UnsetType:
     )
 
 
-def _last_ready(items: Sequence[ItemRecord]) -> list[ItemRecord]:
+def _last_ready(items: Sequence[ItemRecord], number: int) -> list[ItemRecord]:
     """Return the pictures that a slow request waited for, in prompt order: a line must stay short, and they explain it."""
-    latest = sorted(items, key=lambda item: math.inf if item.ready_ms is None else item.ready_ms, reverse=True)[
-        :ITEMS_MAX
-    ]
+    latest = sorted(items, key=lambda item: math.inf if item.ready_ms is None else item.ready_ms, reverse=True)[:number]
     return sorted(latest, key=lambda item: item.index)
 
 
