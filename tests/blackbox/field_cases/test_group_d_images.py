@@ -255,7 +255,8 @@ def test_cut_jpegs(http: httpx.Client, web: Origin, right: Right, data: bytes) -
 def test_cut_jpegs_where_they_are_accepted(guarded: Server) -> None:
     with guarded.client() as client:
         cut = data_url(JPEG[: len(JPEG) * 9 // 10], "image/jpeg")
-        assert "red circle" in content(client.post(CHAT, json=ask(cut)))
+        # What is missing is grey, which the model may take for a shape of its own: the question is about what is there.
+        assert content(client.post(CHAT, json=ask(cut, "What colour is the circle?"))) == "The circle is red."
 
 
 @field_case(62, "a JPEG that lacks nothing but its end marker", ANSWERED)
