@@ -29,6 +29,7 @@ function draw(target, data, series, options) {
     return;
   }
   before?.chart.destroy();
+  const pad = options.pad ?? 0;
   const entry = { shape, shown: options.shown };
   entry.chart = new uPlot(
     {
@@ -36,14 +37,16 @@ function draw(target, data, series, options) {
       height: options.height ?? 220,
       cursor: { y: false },
       legend: { live: true },
-      scales: { y: options.log ? { distr: 3 } : { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      // Two minutes at least: uPlot would spread a lone point over years.
+      scales: { x: { range: (u, first, last) => [Math.min(first ?? last, last - 120) - pad, last + pad] }, y: options.log ? { distr: 3 } : { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: axes(options.format ?? ms, options.log),
       bands: options.bands,
       series: [
         {},
         ...series.map((one, index) => ({
           spanGaps: false,
-          points: { show: data[0].length < 40, size: 4 },
+          // A slot between two without requests is a point, not a line.
+          points: { show: options.points ?? data[0].length < 40, size: 4 },
           value: (u, v, s, at) => (at === null || v === null ? "–" : (options.format ?? ms)(entry.shown ? entry.shown[index][at] : v)),
           ...one,
         })),
@@ -65,27 +68,34 @@ window.addEventListener("resize", () => {
   for (const [target, { chart }] of drawn) chart.setSize({ width: target.clientWidth, height: chart.height });
 });
 
+// Every slot from the first to the last of these, those in which nothing ended included: time without requests is a gap.
+function slotTimes(slots, seconds) {
+  const starts = slots.map((slot) => slot.start);
+  const [first, last] = [Math.min(...starts), Math.max(...starts)];
+  return starts.length ? Array.from({ length: Math.round((last - first) / seconds) + 1 }, (_, at) => first + at * seconds) : [];
+}
+
 export function ttft(target, data, quantile) {
-  const at = new Set(["text", "multimodal"].flatMap((name) => data.modalities[name].slots.map((slot) => slot.start)));
-  const times = [...at].sort((a, b) => a - b);
+  const times = slotTimes(["text", "multimodal"].flatMap((name) => data.modalities[name].slots), data.slot_seconds);
   const columns = ["text", "multimodal"].map((name) => {
     const found = new Map(data.modalities[name].slots.map((slot) => [slot.start, slot.series.ttft?.[quantile] ?? null]));
     return times.map((time) => found.get(time) ?? null);
   });
-  const line = (label) => ({ label, stroke: colour(`${label}-series`), width: 2, spanGaps: true });
-  draw(target, [times, ...columns], [line("text"), line("multimodal")], { log: true });
+  const line = (label) => ({ label, stroke: colour(`${label}-series`), width: 2 });
+  draw(target, [times, ...columns], [line("text"), line("multimodal")], { log: true, points: true });
 }
 
 // Stages on top of each other. Percentiles do not add up to the percentile of the sum; which part is large is what the picture is for.
-export function stacked(target, slots, stages, quantile) {
+export function stacked(target, slots, stages, { quantile, seconds }) {
   const seen = stages.filter((stage) => slots.some((slot) => slot.series[stage]));
-  const times = slots.map((slot) => slot.start);
-  const own = seen.map((stage) => slots.map((slot) => slot.series[stage]?.[quantile] ?? 0));
+  const times = slotTimes(slots, seconds);
+  const at = new Map(slots.map((slot) => [slot.start, slot.series]));
+  const own = seen.map((stage) => times.map((time) => (at.has(time) ? (at.get(time)[stage]?.[quantile] ?? 0) : null)));
   const sums = [];
-  for (const column of own) sums.push(column.map((value, at) => value + (sums.at(-1)?.[at] ?? 0)));
-  const series = seen.map((stage) => ({ label: stage, stroke: colour(stage), fill: colour(stage), width: 1 }));
+  for (const column of own) sums.push(column.map((value, place) => (value === null ? null : value + (sums.at(-1)?.[place] ?? 0))));
+  const series = seen.map((stage) => ({ label: stage, stroke: colour(stage), fill: colour(stage), width: 0, paths: uPlot.paths.bars({ size: [0.9, 40] }) }));
   // Drawn from the top down, each over the one before it.
-  draw(target, [times, ...sums.toReversed()], series.toReversed(), { shown: own.toReversed() });
+  draw(target, [times, ...sums.toReversed()], series.toReversed(), { shown: own.toReversed(), points: false, pad: seconds / 2 });
 }
 
 export function lines(target, times, columns, names) {

@@ -29,7 +29,8 @@ async function refresh() {
       sample(shown.data);
       draw();
     } else {
-      state(`answers ${reply.status}`, "bad");
+      const said = (await reply.json()).error?.message;
+      state(said ?? `answers ${reply.status}`, "bad");
     }
   } catch (error) {
     state(error.name === "TimeoutError" ? "does not answer in time" : "cannot be reached", "bad");
@@ -76,7 +77,7 @@ function draw() {
   for (const modality of ["multimodal", "text"]) {
     const part = data.modalities[modality];
     const box = `#stages-${modality}`;
-    if (part.slots.length) charts.stacked($(`${box} .chart`), part.slots, stages, quantile);
+    if (part.slots.length) charts.stacked($(`${box} .chart`), part.slots, stages, { quantile, seconds: data.slot_seconds });
     $(`${box} .table`).replaceChildren(table(part, stages, quantile));
     slowest($(`#slowest-${modality} .body`), part.slowest);
   }
@@ -102,7 +103,7 @@ function table(part, stages, quantile) {
     make(
       "tr",
       { class: stage === most ? "most" : "", "data-stage": stage },
-      make("td", {}, make("i", { class: "swatch", "--c": `var(--${stage})` }), stage === most ? `${stage} ◂ most` : stage),
+      make("td", {}, make("i", { class: "swatch", "--c": `var(--${stage})` }), stage === most ? `${stage} ◂` : stage),
       ...part.whole.series[stage].map((value) => make("td", {}, ms(value))),
     );
   const head = make("tr", {}, ...["last half hour", "P50", "P95", "P99"].map((text) => make("th", { scope: "col" }, text)));
