@@ -122,3 +122,9 @@ def joined(chunks: Iterable[Any], index: int = 0) -> str:
         for choice in chunk.get("choices", ())
         if choice["index"] == index
     )
+
+
+def but_for_kept_kv(usage: dict[str, Any]) -> dict[str, Any]:
+    """Return ``usage`` without what it tells of the requests before: how much of the prompt's KV was still held."""
+    details = {name: count for name, count in usage["prompt_tokens_details"].items() if name != "cached_tokens"}
+    return {**usage, "prompt_tokens_details": details}

@@ -20,7 +20,7 @@ from tests.blackbox.replies import content
 
 CHAT = "/v1/chat/completions"
 ORIENTATION = 0x0112
-UPRIGHT = draw(("red", "circle", 0.28, 0.5, 0.22), ("blue", "square", 0.72, 0.5, 0.2), size=(280, 196))
+UPRIGHT = draw(("red", "circle", 0.25, 0.5, 0.2), ("blue", "square", 0.75, 0.5, 0.2), size=(280, 196))
 UPRIGHT_SAID = "A red circle and a blue square."
 STORED = {
     1: None,

@@ -86,7 +86,9 @@ def test_a_truncated_picture_is_seen_as_far_as_it_goes(set_up: httpx.Client, mon
 
     seen = view(set_up, data_url(cut, "image/jpeg"))
 
-    assert "red circle" in seen[0]
+    # What is missing is grey, which the model may take for a shape of its own: the question is about what is there.
+    asked = set_up.post(CHAT, json=ask(data_url(cut, "image/jpeg"), "What colour is the circle?"))
+    assert content(asked) == "The circle is red."
     assert same(seen, view(set_up, url_of(by_pillow)))
     assert not same(seen, view(set_up, data_url(whole, "image/jpeg")))
     error = refused(set_up.post(CHAT, json=ask(data_url(whole[:60], "image/jpeg"))), 422)
