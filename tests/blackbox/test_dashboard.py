@@ -22,8 +22,8 @@ CHAT = "/v1/chat/completions"
 def slow_request(http: httpx.Client, web: Origin) -> str:
     """Ask for text, a picture that comes at once and one that comes late; return the id of the last request."""
     content(http.post(CHAT, json=chat(user("Hello!"))))
-    web.pages["/late.png"] = delayed(4.0, body(encoded(one("red", "star", seed=91_001))))
-    late = image(f"{web.url}/late.png?signature=hush-hush")
+    web.pages["/slow-star.png"] = delayed(4.0, body(encoded(one("red", "star", seed=91_001))))
+    late = image(f"{web.url}/slow-star.png?signature=hush-hush")
     soon = image(url_of(one("blue", "circle", seed=91_002)))
     reply = http.post(CHAT, json=chat(user(soon, late, "Describe.")), headers={"authorization": "Bearer hush-key"})
     content(reply)
@@ -46,7 +46,7 @@ def test_the_dashboard_names_the_slow_stage_and_stays_at_home(
     listed = {each["id"]: each for each in data.json()["modalities"]["multimodal"]["slowest"]}
     assert listed[slow]["stage"] == "media_fetch"
     assert slow not in {each["id"] for each in data.json()["modalities"]["text"]["slowest"]}
-    for secret in ("hush", "base64", "late.png", "signature"):
+    for secret in ("hush", "base64", "slow-star.png", "signature"):
         assert secret not in data.text
     with browser(tmp_path) as tab:
         wait = WebDriverWait(tab, 60)
