@@ -5,7 +5,6 @@ The vLLM is started as its users start it, with a processor cache so small that 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -24,10 +23,7 @@ from tests.blackbox.server import Server, environment, eventually, free_port
 
 from foveate import models
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 CHAT = "/v1/chat/completions"
 DIRECTORY = models.resolve_model(None).directory
 
