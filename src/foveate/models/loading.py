@@ -235,6 +235,8 @@ def _load_weights(directory: str, device: str, dtype: str) -> Any:
     from transformers import AutoModelForImageTextToText
     from transformers.utils import logging
 
+    from foveate.models.patch_embed import as_products
+
     if device != "cpu":
         _check_device_memory(directory, device, dtype)
     logging.disable_progress_bar()
@@ -243,6 +245,7 @@ def _load_weights(directory: str, device: str, dtype: str) -> Any:
             directory, dtype=dtype, local_files_only=True, output_loading_info=True
         )
         _check_complete(directory, found["missing_keys"])
+        as_products(model)
         return model.to(device).eval()
     except StartupError:
         raise

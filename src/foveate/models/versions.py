@@ -24,7 +24,7 @@ from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
 from foveate.models.sizing import image_arguments
 
-FORMAT = 1
+FORMAT = 2
 """Raise when this package itself comes to make something else of the same processor output."""
 
 DECODERS = ("imagecodecs", "pillow", "simplejpeg")
