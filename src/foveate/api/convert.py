@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from foveate.api import parameters
+from foveate.api.convert_sampling import sampling, truncation
 from foveate.api.invalid import refused_at
 from foveate.api.references import References
 from foveate.api.schema import (
     ChatRequest,
     CompletionRequest,
-    Generation,
     ImageContent,
     ImageUrl,
     InputVideo,
@@ -23,17 +23,17 @@ from foveate.api.schema import (
     Message,
     ProcessorKwargs,
     ProcessorSize,
-    StreamOptions,
     TextContent,
     VideoContent,
     VideoSampling,
     VideoUrl,
 )
+from foveate.api.schema_generation import Generation, StreamOptions
 from foveate.core.budget import Caller
 from foveate.core.errors import InvalidParameter, ModelNotFound
 from foveate.core.limits import SCHEME_CHARACTERS_MAX
 from foveate.core.media import Detail, ProcessorOptions
-from foveate.core.request import ImagePart, Part, Request, Sampling, TextPart, Turn, VideoPart
+from foveate.core.request import ImagePart, Part, Request, TextPart, Turn, VideoPart
 
 _COMPLETION_TOKENS_DEFAULT: Final = 16
 _SHOWN_CHARACTERS_MAX: Final = 100
@@ -65,7 +65,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
         id=arrival.id,
         model=served(body.model, arrival),
         kind="chat",
-        sampling=_sampling(
+        sampling=sampling(
             body, tokens_max=limits.pop() if limits else 0, logprobs=(body.top_logprobs or 0) if body.logprobs else None
         ),
         received_at=arrival.received_at,
@@ -74,6 +74,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
         include_usage=_include_usage(body),
         caller=arrival.caller,
         processor=_processor(body),
+        truncation=truncation(body),
     )
 
 
@@ -85,12 +86,13 @@ def completion(body: CompletionRequest, arrival: Arrival) -> Request:
         id=arrival.id,
         model=served(body.model, arrival),
         kind="completion",
-        sampling=_sampling(body, tokens_max=body.max_tokens or _COMPLETION_TOKENS_DEFAULT, logprobs=body.logprobs),
+        sampling=sampling(body, tokens_max=body.max_tokens or _COMPLETION_TOKENS_DEFAULT, logprobs=body.logprobs),
         received_at=arrival.received_at,
         prompt=body.prompt if isinstance(body.prompt, str) else body.prompt[0],
         stream=bool(body.stream),
         include_usage=_include_usage(body),
         caller=arrival.caller,
+        truncation=truncation(body),
     )
 
 
@@ -118,30 +120,6 @@ def _check_stream_options(body: Generation) -> None:
 
 def _include_usage(body: Generation) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
-
-
-def _sampling(body: Generation, *, tokens_max: int, logprobs: int | None) -> Sampling:
-    tokens_min = body.min_tokens or 0
-    if tokens_max and tokens_min > tokens_max:
-        raise InvalidParameter(
-            f"min_tokens is greater than the {tokens_max} tokens allowed.", param="min_tokens", limit=tokens_max
-        )
-    stop = body.stop if isinstance(body.stop, list) else [] if body.stop is None else [body.stop]
-    return Sampling(
-        tokens_max=tokens_max,
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(0, body.top_k or 0),
-        min_p=body.min_p or 0.0,
-        seed=body.seed,
-        stop=tuple(stop),
-        n=body.n or 1,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        logprobs=logprobs,
-        tokens_min=tokens_min,
-        ignore_eos=bool(body.ignore_eos),
-    )
 
 
 def _video_sampling(body: ChatRequest) -> VideoSampling:

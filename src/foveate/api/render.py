@@ -25,6 +25,7 @@ from foveate.api.replies import (
     Delta,
     FinishReason,
     FoveateNote,
+    PromptLogprobs,
     TopLogprob,
     adjustment_replies,
     usage_reply,
@@ -73,10 +74,12 @@ class _Choice(Generic[_Logged]):
         self.texts: list[str] = []
         self.log: list[_Logged] = []
         self.reason: FinishReason | None = None
+        self.stopped_by: str | int | msgspec.UnsetType = msgspec.UNSET
 
     def add(self, event: Event, keep: Callable[[TokenStep], _Logged] | None) -> None:
         if isinstance(event, FinishEvent):
             self.reason = event.reason
+            self.stopped_by = _stopped_by(event)
             return
         self.texts.append(event.text)
         if keep is not None:
@@ -98,6 +101,7 @@ class ChatRenderer:
         self._choices: list[_Choice[msgspec.Raw]] = [_Choice() for _ in range(request.sampling.n)]
         self._with_logprobs = request.sampling.logprobs is not None
         self._no_usage = None if request.include_usage else msgspec.UNSET
+        self._prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
     def opening(self) -> list[ChatChunk]:
         delta = Delta(role="assistant", content="")
@@ -106,7 +110,9 @@ class ChatRenderer:
 
     def chunk(self, event: Event) -> ChatChunk | None:
         if isinstance(event, FinishEvent):
-            return self._chunk(ChatChunkChoice(event.choice, Delta(), finish_reason=event.reason))
+            return self._chunk(
+                ChatChunkChoice(event.choice, Delta(), finish_reason=event.reason, stop_reason=_stopped_by(event))
+            )
         if not event.text and not (event.steps and self._with_logprobs):
             return None
         return self._chunk(ChatChunkChoice(event.choice, Delta(content=event.text), self._logprobs(event.steps)))
@@ -118,6 +124,8 @@ class ChatRenderer:
         # Encoded one by one as they come: a long answer's alternatives encoded at its end would hold up every other
         # stream.
         self._choices[event.choice].add(event, _encoded if self._with_logprobs else None)
+        if isinstance(event, TokenEvent) and event.prompt_logprobs:
+            self._prompt_logprobs = _raw(event.prompt_logprobs)
 
     def whole(self, usage: Usage) -> ChatCompletion:
         choices = [
@@ -127,11 +135,20 @@ class ChatRenderer:
                 # Raw JSON stands for the value that it encodes.
                 ChatLogprobs(cast("list[ChatTokenLogprob]", choice.log)) if self._with_logprobs else None,
                 choice.finished(),
+                choice.stopped_by,
             )
             for index, choice in enumerate(self._choices)
         ]
         id_, model = self._request.id, self._request.model
-        return ChatCompletion(id_, self._created, model, choices, usage_reply(usage), foveate=self._note)
+        return ChatCompletion(
+            id_,
+            self._created,
+            model,
+            choices,
+            usage_reply(usage),
+            foveate=self._note,
+            prompt_logprobs=self._prompt_logprobs,
+        )
 
     def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
         return ChatChunk(self._request.id, self._created, self._request.model, [choice], usage=self._no_usage)
@@ -150,13 +167,14 @@ class CompletionRenderer:
         self._offsets = [0] * request.sampling.n
         self._with_logprobs = request.sampling.logprobs is not None
         self._no_usage = None if request.include_usage else msgspec.UNSET
+        self._prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
     def opening(self) -> list[Completion]:
         return []
 
     def chunk(self, event: Event) -> Completion | None:
         if isinstance(event, FinishEvent):
-            return self._reply([CompletionChoice(event.choice, "", None, event.reason)])
+            return self._reply([CompletionChoice(event.choice, "", None, event.reason, _stopped_by(event))])
         if not event.text and not (event.steps and self._with_logprobs):
             return None
         return self._reply([CompletionChoice(event.choice, event.text, self._logprobs(event.choice, event.steps))])
@@ -166,10 +184,19 @@ class CompletionRenderer:
 
     def add(self, event: Event) -> None:
         self._choices[event.choice].add(event, _same if self._with_logprobs else None)
+        if isinstance(event, TokenEvent) and event.prompt_logprobs:
+            self._prompt_logprobs = _raw(event.prompt_logprobs)
 
     def whole(self, usage: Usage) -> Completion:
         choices = [
-            CompletionChoice(index, "".join(choice.texts), self._logprobs(index, choice.log), choice.finished())
+            CompletionChoice(
+                index,
+                "".join(choice.texts),
+                self._logprobs(index, choice.log),
+                choice.finished(),
+                choice.stopped_by,
+                self._prompt_logprobs,
+            )
             for index, choice in enumerate(self._choices)
         ]
         return Completion(self._request.id, self._created, self._request.model, choices, usage=usage_reply(usage))
@@ -194,6 +221,15 @@ class CompletionRenderer:
 
 def _finite(logprob: float) -> float:
     return max(logprob, _LOGPROB_MIN)
+
+
+def _stopped_by(event: FinishEvent) -> str | int | msgspec.UnsetType:
+    return msgspec.UNSET if event.stopped_by is None else event.stopped_by
+
+
+def _raw(encoded: bytes) -> PromptLogprobs:
+    """Raw JSON stands for the value that it encodes."""
+    return cast("PromptLogprobs", msgspec.Raw(encoded))
 
 
 def _same(step: TokenStep) -> TokenStep:

@@ -3,7 +3,8 @@ document.
 
 The shapes are OpenAI's. Additions: ``usage.prompt_tokens_details.image_tokens`` (prompt tokens that are pictures or frames of
 videos), ``.images`` and ``.frames`` (those that the model saw), and ``max_model_len`` of a model, as vLLM has it. ``finish_reason`` may be
-``abort``, as in vLLM, when the server gave up. ``foveate`` is there only when something was changed to fit a budget.
+``abort``, as in vLLM, when the server gave up; ``stop_reason`` is its too: the stop string or token id that ended a choice, there only
+where one did, and so is ``prompt_logprobs``, where it was asked for. ``foveate`` is there only when something was changed to fit a budget.
 """
 
 from __future__ import annotations
@@ -57,6 +58,18 @@ class TopLogprob(msgspec.Struct, frozen=True):
     bytes: list[int]
 
 
+class RankedLogprob(msgspec.Struct, frozen=True):
+    """One token at a place of the prompt; ``rank`` 1 is the likeliest there."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+PromptLogprobs = list[dict[str, RankedLogprob] | None]
+"""By token id, for each token of the prompt; the first has none. As vLLM's."""
+
+
 class ChatTokenLogprob(msgspec.Struct, frozen=True):
     """The drawn token and its alternatives, most likely first."""
 
@@ -88,6 +101,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     message: ChatReplyMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
+    stop_reason: int | str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AdjustmentReply(msgspec.Struct, frozen=True):
@@ -127,6 +141,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     usage: UsageReply
     object: Literal["chat.completion"] = "chat.completion"
     foveate: FoveateNote | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -143,6 +158,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     delta: Delta
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None = None
+    stop_reason: int | str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True):
@@ -177,6 +193,8 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
+    stop_reason: int | str | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(msgspec.Struct, frozen=True):

@@ -1,34 +1,22 @@
 """What a client may send: the request bodies as pydantic models, validated straight from bytes.
 
-Covers types, ranges and the shape of messages. Rules between fields, and everything that the schema does not declare,
-are in :mod:`foveate.api.convert` and :mod:`foveate.api.parameters`. The models are strict: ``"1"`` is not a number,
-``true`` is not 1, and NaN and infinities are refused.
+Covers types, ranges and the shape of messages; how tokens are drawn is in :mod:`foveate.api.schema_generation`. Rules
+between fields, and everything that the schema does not declare, are in :mod:`foveate.api.convert` and
+:mod:`foveate.api.parameters`. The models are strict: ``"1"`` is not a number, ``true`` is not 1, and NaN and infinities
+are refused.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
+
+from foveate.api.schema_generation import TAG_MARK, TOKENS_MAX, Generation, Open, Whole, string_or_list
 
 MESSAGES_MAX: Final = 2048
 PARTS_MAX: Final = 2048
-STOP_MAX: Final = 16
-STOP_CHARACTERS_MAX: Final = 1024
-CHOICES_MAX: Final = 8
-TOKENS_MAX: Final = 2**31 - 1
-SEED_MIN: Final = -(2**63)
-SEED_MAX: Final = 2**63 - 1
 UUID_CHARACTERS_MAX: Final = 256
-
-TAG_MARK: Final = "$"
-"""First character of every union tag below, so that :mod:`foveate.api.invalid` can leave tags out of a path."""
-
-
-def _string_or_list(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "$string"
-    return "$list" if isinstance(value, list) else None
 
 
 def _string_or_object(value: Any) -> str | None:
@@ -47,25 +35,11 @@ def _allowed(value: Any) -> Any:
     return None if value == -1 and not isinstance(value, bool) else value
 
 
-def _whole(value: Any) -> Any:
-    """To JSON, and to some clients, 2.0 is the integer 2."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-
-
-class _Open(BaseModel):
-    """Keeps undeclared fields, so that they can be refused by name (or accepted when they cannot matter)."""
-
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra={"additionalProperties": False})
-
-
-class ImageUrl(_Open):
+class ImageUrl(Open):
     """A picture's address and how closely to look at it."""
 
     url: str | None = Field(
@@ -82,7 +56,7 @@ class ImageUrl(_Open):
     )
 
 
-class TextContent(_Open):
+class TextContent(Open):
     """Text. It is ordinary text even where it spells one of the model's special tokens."""
 
     type: Literal["text"]
@@ -100,7 +74,7 @@ Uuid = Annotated[
 ]
 
 
-class ImageContent(_Open):
+class ImageContent(Open):
     """A picture, in any role, at its place among the text."""
 
     type: Literal["image_url"]
@@ -118,7 +92,7 @@ class ImageContent(_Open):
     uuid: Uuid = None
 
 
-class VideoSampling(_Open):
+class VideoSampling(Open):
     """How many frames to take of a video. The caller's budget holds whatever stands here: these can only lower it."""
 
     num_frames: Annotated[Annotated[Whole, Field(ge=1, le=TOKENS_MAX)] | None, BeforeValidator(_allowed)] = Field(
@@ -140,7 +114,7 @@ class VideoUrl(VideoSampling):
     )
 
 
-class VideoContent(_Open):
+class VideoContent(Open):
     """A video, at its place among the text."""
 
     type: Literal["video_url"]
@@ -164,7 +138,7 @@ class InputVideo(VideoSampling):
     data: str = Field(min_length=1, description="Base64, with or without `data:…;base64,` before it, or a URL.")
 
 
-class InputVideoContent(_Open):
+class InputVideoContent(Open):
     """A video in the request itself, at its place among the text."""
 
     type: Literal["input_video"]
@@ -172,7 +146,7 @@ class InputVideoContent(_Open):
     uuid: Uuid = None
 
 
-class MediaIo(_Open):
+class MediaIo(Open):
     """vLLM's place for what concerns all media of a request. What a part says itself counts before it."""
 
     video: VideoSampling | None = None
@@ -181,14 +155,14 @@ class MediaIo(_Open):
 Pixels = Annotated[Whole, Field(ge=1, le=TOKENS_MAX)] | None
 
 
-class ProcessorSize(_Open):
+class ProcessorSize(Open):
     """The picture processor's own `size`: numbers of pixels for Qwen's, a longest side for Pixtral's and Idefics3's."""
 
     shortest_edge: Pixels = None
     longest_edge: Pixels = None
 
 
-class ProcessorKwargs(_Open):
+class ProcessorKwargs(Open):
     """How large pictures are to be when the model sees them, where its processor can be told. Never more than model and budget allow."""
 
     min_pixels: Pixels = Field(None, description="Smaller pictures are scaled up to so many pixels.")
@@ -216,55 +190,16 @@ Content = Annotated[
         Tag("$list"),
     ],
     Discriminator(
-        _string_or_list, custom_error_type="shape", custom_error_message="should be a string or a list of content parts"
+        string_or_list, custom_error_type="shape", custom_error_message="should be a string or a list of content parts"
     ),
 ]
 
 
-class Message(_Open):
+class Message(Open):
     """One turn of the conversation. ``developer`` means the same as ``system``."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = Field(None, description="A string or a list of parts; null only for the assistant.")
-
-
-class StreamOptions(_Open):
-    """What a stream carries beside the tokens."""
-
-    include_usage: bool | None = Field(None, description="Send one last chunk with empty `choices` and the `usage`.")
-
-
-Stop = Annotated[
-    Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX), Tag("$string")]
-    | Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]],
-        Field(fail_fast=True, max_length=STOP_MAX),
-        Tag("$list"),
-    ],
-    Discriminator(
-        _string_or_list, custom_error_type="shape", custom_error_message="should be a string or a list of strings"
-    ),
-]
-
-
-class Generation(_Open):
-    """What both kinds of request have in common: the model, the stream, and how tokens are drawn."""
-
-    model: str | None = Field(None, description="One of `/v1/models`; the server's first model if absent.")
-    stream: bool | None = Field(None, description="Answer as server-sent events.")
-    stream_options: StreamOptions | None = None
-    max_tokens: Whole | None = Field(None, ge=1, le=TOKENS_MAX)
-    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy. Default 1.")
-    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
-    top_k: Whole | None = Field(None, ge=-1, le=TOKENS_MAX, description="-1 and 0: off.")
-    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    seed: Whole | None = Field(None, ge=SEED_MIN, le=SEED_MAX)
-    stop: Stop | None = None
-    n: Whole | None = Field(None, ge=1, le=CHOICES_MAX)
-    presence_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
-    min_tokens: Whole | None = Field(None, ge=0, le=TOKENS_MAX)
-    ignore_eos: bool | None = None
 
 
 class ChatRequest(Generation):
@@ -285,7 +220,7 @@ class CompletionRequest(Generation):
         Annotated[str, Field(min_length=1), Tag("$string")]
         | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1), Tag("$list")],
         Discriminator(
-            _string_or_list,
+            string_or_list,
             custom_error_type="shape",
             custom_error_message="should be a string (or a list of exactly one string)",
         ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
 
 import msgspec
 
@@ -59,10 +60,20 @@ class Turn(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
 
 
+class Repetition(msgspec.Struct, frozen=True):
+    """When to end an answer that repeats itself: a pattern of ``min_pattern_size`` to ``max_pattern_size`` tokens, ``min_count`` times."""
+
+    max_pattern_size: int
+    min_pattern_size: int
+    min_count: int
+
+
 class Sampling(msgspec.Struct, frozen=True):
     """How tokens are drawn and when to stop. Field names and meanings are OpenAI's and, where OpenAI has none, vLLM's.
 
     ``logprobs`` is the number of alternatives to report a token (0: only the drawn one; None: nothing). ``temperature`` 0 is greedy.
+    What is in :data:`OPTIONAL` only some engines can do: each says which (``Engine.features``). ``prompt_logprobs`` is as ``logprobs``, of
+    every token of the prompt; ``logprob_token_ids`` are reported in place of the likeliest alternatives.
     """
 
     tokens_max: int
@@ -78,6 +89,40 @@ class Sampling(msgspec.Struct, frozen=True):
     logprobs: int | None = None
     tokens_min: int = 0
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
+    thinking_token_budget: int | None = None
+    repetition_detection: Repetition | None = None
+    stream_interval: int | None = None
+
+    def beyond(self, features: Collection[str]) -> str | None:
+        """Return the first parameter that is set and not among ``features``, or None."""
+        return next(
+            (name for name, default in OPTIONAL.items() if getattr(self, name) != default and name not in features),
+            None,
+        )
+
+
+OPTIONAL: Final[Mapping[str, object]] = {
+    name: getattr(Sampling(1), name)
+    for name in Sampling.__struct_fields__[Sampling.__struct_fields__.index("repetition_penalty") :]
+}
+"""The parameters that not every engine has, and what each is when it is not set."""
+
+
+class Truncation(msgspec.Struct, frozen=True):
+    """Keep at most ``tokens`` of a prompt (-1: as many as the context has room for), its beginning or its end."""
+
+    tokens: int
+    keep: Literal["beginning", "end"] = "end"
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -88,6 +133,7 @@ class Request(msgspec.Struct, frozen=True):
     ``trace`` is the caller's trace, if it said so.
     ``processor`` holds for all of its media. ``sampling.tokens_max`` of 0 means "as much as fits the context".
     ``document`` is what the client wrote, for a server that passes it on; the other fields then say only what this server needs to know.
+    ``truncation`` shortens a prompt of text that is too long.
     """
 
     id: str
@@ -103,6 +149,7 @@ class Request(msgspec.Struct, frozen=True):
     processor: ProcessorOptions = ProcessorOptions()
     trace: TraceContext | None = None
     document: Document | None = None
+    truncation: Truncation | None = None
 
     @property
     def images(self) -> list[ImagePart]:

@@ -1,6 +1,7 @@
 """What Foveate asks of an engine.
 
-Engine differences are data: ``accepts`` says in which form an engine takes pictures, and the journey prepares that form.
+Engine differences are data: ``accepts`` says in which form an engine takes pictures, and the journey prepares that form; ``features``
+says which of the parameters that not every engine has it does.
 Every implementation passes ``tests/contracts/test_engine_contract.py``.
 """
 
@@ -69,6 +70,7 @@ class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
     """New output of one choice. ``text`` never splits a character and may be empty; ``token_ids`` are those drawn since the last event.
 
     The first event of a request carries ``spans``: llm_queue and llm_prefill, the latter ending when the engine sent this event.
+    It also carries ``prompt_logprobs``, where they were asked for: JSON as vLLM's, made where they are, as they may be many.
     """
 
     request_id: str
@@ -77,13 +79,15 @@ class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
     token_ids: list[int]
     steps: list[TokenStep] = []
     spans: tuple[Span, ...] = ()
+    prompt_logprobs: bytes = b""
 
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     """A choice is complete. ``output_tokens`` counts its tokens, the end-of-sequence token included; ``cached_tokens`` are prompt tokens
     whose KV was reused. ``last`` is true on the last choice to finish: nothing of the request follows, and everything it held is free.
     ``token_ms``, on that event: the time of all engine steps that the request's tokens had a part in, each step's split evenly over its
-    tokens; 0 where the engine does not say.
+    tokens; 0 where the engine does not say. ``stopped_by`` is the stop string or token id that ended the choice, of those that the client
+    gave.
     """
 
     request_id: str
@@ -93,6 +97,7 @@ class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     last: bool
     cached_tokens: int = 0
     token_ms: float = 0.0
+    stopped_by: str | int | None = None
 
 
 class FailEvent(msgspec.Struct, frozen=True, tag="fail"):
@@ -186,6 +191,8 @@ class Engine(Protocol):
     """A language model that answers prompts."""
 
     accepts: frozenset[Form]
+    features: frozenset[str]
+    """What it does beside what every engine does: names of :data:`foveate.core.request.OPTIONAL`. The journey refuses the rest."""
 
     @property
     def ready(self) -> bool:

@@ -62,6 +62,7 @@ class _Stream:
 class ProcessEngine:
     """Implements :class:`foveate.engines.port.Engine` and :class:`foveate.engines.port.Encoder` for a process of entry ``entry``."""
 
+    features: frozenset[str] = frozenset()
     accepts: frozenset[Form] = frozenset({"embeddings"})
 
     def __init__(

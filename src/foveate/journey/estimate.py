@@ -33,7 +33,15 @@ from foveate.journey.choose import choose
 from foveate.journey.job import Item, Job
 from foveate.journey.port import Estimate, ItemEstimate
 from foveate.journey.recall import judge_held
-from foveate.journey.s1_admit import count_in, judge_pictures, judge_videos, read_options, read_prompt, take_place
+from foveate.journey.s1_admit import (
+    count_in,
+    judge_parameters,
+    judge_pictures,
+    judge_videos,
+    read_options,
+    read_prompt,
+    take_place,
+)
 from foveate.journey.s2_allow import allow
 from foveate.journey.s3_fetch import fetch
 from foveate.journey.s4_probe import probe
@@ -77,6 +85,7 @@ async def estimate(job: Job, tools: Tools) -> Estimate:
     refusals = Refusals()
     refusals.check((lambda: judge_pictures(job), lambda: judge_videos(job), lambda: read_options(job, tools)))
     if job.request.document is None:
+        refusals.check((lambda: judge_parameters(job),))
         with refusals.collected():
             await read_prompt(job, tools)
     with refusals.collected():

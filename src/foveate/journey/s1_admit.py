@@ -1,7 +1,8 @@
 """Step 1: judge the request by its body alone, and wait for a place. Nothing of its media has been touched yet.
 
-Covers: number of pictures and videos, the tenant's requests under way, the chat template, the text's share of the context, places. Does not
-cover: what a picture costs, which only its header tells (step 4). A text request never waits here: it needs no media place.
+Covers: parameters that the engine does not have, number of pictures and videos, the tenant's requests under way, the chat template, the
+text's share of the context, places. Does not cover: what a picture costs, which only its header tells (step 4). A text request never waits
+here: it needs no media place.
 """
 
 from __future__ import annotations
@@ -10,9 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from foveate.core.clock import now
-from foveate.core.errors import ErrorRecord, FoveateError, ImageTooLarge, InvalidParameter, PromptTooLong
+from foveate.core.errors import (
+    ErrorRecord,
+    FoveateError,
+    ImageTooLarge,
+    InvalidParameter,
+    PromptTooLong,
+    UnsupportedParameter,
+)
 from foveate.core.media import InlineRef
-from foveate.core.request import MediaPart
+from foveate.core.request import MediaPart, Truncation
 from foveate.core.stages import Span
 from foveate.decisions import budget
 from foveate.decisions.budget import CONTEXT_LIMIT
@@ -25,11 +33,24 @@ async def admit(job: Job, tools: Tools) -> None:
 
     Raises TooManyImages, TooManyVideos, UnsupportedParameter, InvalidParameter, PromptInvalid, PromptTooLong, HouseFull.
     """
+    judge_parameters(job)
     judge_parts(job)
     read_options(job, tools)
     count_in(job, tools)
     await read_prompt(job, tools)
     await take_place(job, tools)
+
+
+def judge_parameters(job: Job) -> None:
+    """Refuse what the engine does not do. Raises UnsupportedParameter, InvalidParameter."""
+    beyond = job.request.sampling.beyond(job.serving.engine.features)
+    if beyond is not None:
+        raise UnsupportedParameter(f"{beyond} is not supported by the engine of this server.", param=beyond)
+    if job.request.truncation is not None and job.request.media:
+        raise InvalidParameter(
+            "A prompt with pictures or videos cannot be truncated: they would lose their places.",
+            param="truncate_prompt_tokens",
+        )
 
 
 def judge_parts(job: Job) -> None:
@@ -89,11 +110,21 @@ async def read_prompt(job: Job, tools: Tools) -> None:
     """Render and count the prompt, each video still one picture. Raises PromptInvalid, PromptTooLong."""
     job.prompt = await job.serving.text.render(job.request)
     job.text_tokens = job.serving.prompt_side.tokens_min(job.prompt)
-    answer_tokens(job, tools, visual_tokens=0)
+    if job.request.truncation is None:
+        answer_tokens(job, tools, visual_tokens=0)
     job.token_ids = await job.serving.text.tokenize(job.prompt, [""] * job.prompt.pictures)
+    if job.request.truncation is not None:
+        job.token_ids = _truncated(job, job.request.truncation)
     job.text_tokens = len(job.token_ids)
     job.ledger.counts.text_tokens = job.text_tokens
     answer_tokens(job, tools, visual_tokens=0)
+
+
+def _truncated(job: Job, asked: Truncation) -> list[int]:
+    """Return what is kept of the prompt's tokens."""
+    room = job.serving.prompt_side.context_tokens_max - max(job.request.sampling.tokens_max, 1)
+    most = max(room, 1) if asked.tokens < 0 else asked.tokens
+    return job.token_ids[:most] if asked.keep == "beginning" else job.token_ids[-most:]
 
 
 async def take_place(job: Job, tools: Tools) -> None:

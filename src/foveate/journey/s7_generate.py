@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Final
 
 import msgspec
 
 from foveate.core.clock import now
-from foveate.core.errors import EngineFailed, EngineUnavailable
+from foveate.core.errors import EngineFailed, EngineUnavailable, InvalidParameter
 from foveate.core.stages import Span
 from foveate.engines.port import EngineEvent, EngineWork, PictureInput, TokenEvent
 from foveate.journey.job import Job
@@ -21,9 +22,12 @@ from foveate.journey.s1_admit import answer_tokens
 from foveate.journey.tools import Tools
 from foveate.journey.unfold import unfold
 
+PROMPT_LOGPROBS_MAX: Final = 32_768
+"""Log-probabilities told of one prompt: about 3 MB of JSON, some 50 ms of the engine's process."""
+
 
 async def assemble(job: Job, tools: Tools) -> None:
-    """Set ``job.work``. Raises PromptTooLong, now that the pictures' true rows are known."""
+    """Set ``job.work``. Raises PromptTooLong, now that the pictures' true rows are known, InvalidParameter."""
     assert job.prompt is not None
     job.inputs_ready_at = max((item.ready_at for item in job.items), default=job.inputs_ready_at)
     entries = [entry for item in job.items for entry in item.entries]
@@ -36,6 +40,7 @@ async def assemble(job: Job, tools: Tools) -> None:
     job.ledger.counts.text_tokens = job.text_tokens
     job.ledger.counts.visual_tokens = rows
     tokens_max = answer_tokens(job, tools, visual_tokens=rows)
+    _judge_prompt_logprobs(job)
     job.work = EngineWork(
         request_id=job.request.id,
         token_ids=job.token_ids,
@@ -44,6 +49,19 @@ async def assemble(job: Job, tools: Tools) -> None:
         deadline=job.deadline,
         scope=job.scope,
     )
+
+
+def _judge_prompt_logprobs(job: Job) -> None:
+    """Raises InvalidParameter where more would have to be told of the prompt than can be while others' tokens wait."""
+    asked = job.request.sampling.prompt_logprobs
+    entries = 0 if asked is None else len(job.token_ids) * (asked + 1)
+    if entries > PROMPT_LOGPROBS_MAX:
+        raise InvalidParameter(
+            f"prompt_logprobs of {len(job.token_ids)} tokens and {asked} alternatives each are too many.",
+            param="prompt_logprobs",
+            limit=PROMPT_LOGPROBS_MAX,
+            actual=entries,
+        )
 
 
 async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:

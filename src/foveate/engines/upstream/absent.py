@@ -16,6 +16,7 @@ class NoEngine:
     It is as ready as the relay is; no step of a relayed request asks it for anything.
     """
 
+    features: frozenset[str] = frozenset()
     accepts: frozenset[Form] = frozenset({"bytes", "url"})
 
     def __init__(self, relay: Relay) -> None:

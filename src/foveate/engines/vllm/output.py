@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+import msgspec
 from vllm.outputs import CompletionOutput, RequestOutput
 
 from foveate.core.clock import now
@@ -20,6 +21,9 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     "abort": "abort",
     "repetition": "stop",
 }
+
+_LOGPROB_MIN: Final = -9999.0
+"""What OpenAI writes for a probability of zero, whose logarithm JSON cannot hold."""
 
 
 class Vocabulary(Protocol):
@@ -40,13 +44,19 @@ class Answer:
     def __init__(self, message: Generate, vocabulary: Vocabulary) -> None:
         self._id = message.work.request_id
         self._submitted_at = message.submitted_at
-        self._logprobs = message.work.sampling.logprobs
+        sampling = message.work.sampling
+        self._logprobs = sampling.logprobs
+        self._scored = frozenset(sampling.logprob_token_ids)
+        self._stops = frozenset((*sampling.stop, *sampling.stop_token_ids))
+        self._prompt_logprobs: list[Any] = []
         self._vocabulary = vocabulary
         self._drawn: Counter[int] = Counter()
         self._begun = False
 
     def events(self, output: RequestOutput) -> Iterator[EngineEvent]:
         """Return what an increment means. Raises EngineFailed when vLLM gave the request up."""
+        if output.prompt_logprobs is not None and not self._begun:
+            self._prompt_logprobs += list(output.prompt_logprobs)
         for place, choice in enumerate(output.outputs):
             token_ids = list(choice.token_ids)
             if choice.finish_reason == "error":
@@ -54,9 +64,10 @@ class Answer:
             self._drawn[choice.index] += len(token_ids)
             if token_ids or choice.text:
                 spans = () if self._begun else self._first(output)
+                prompt = b"" if self._begun or not self._prompt_logprobs else _json(self._prompt_logprobs)
                 self._begun = True
                 steps = self._steps(choice, token_ids)
-                yield TokenEvent(self._id, choice.index, choice.text, token_ids, steps, spans)
+                yield TokenEvent(self._id, choice.index, choice.text, token_ids, steps, spans, prompt)
             if choice.finish_reason is not None:
                 last = output.finished and place == len(output.outputs) - 1
                 yield FinishEvent(
@@ -66,6 +77,7 @@ class Answer:
                     self._drawn[choice.index],
                     last,
                     output.num_cached_tokens or 0,
+                    stopped_by=choice.stop_reason if choice.stop_reason in self._stops else None,
                 )
 
     def _first(self, output: RequestOutput) -> tuple[Span, ...]:
@@ -83,9 +95,29 @@ class Answer:
 
     def _step(self, token: int, position: Mapping[int, Any]) -> TokenStep:
         assert self._logprobs is not None
-        ranked = sorted(position.items(), key=lambda entry: entry[1].rank)
-        top = [self._describe(other, value.logprob) for other, value in ranked[: self._logprobs]]
+        if self._scored:
+            ranked = sorted(position.items(), key=lambda entry: -entry[1].logprob)
+            ranked = [entry for entry in ranked if entry[0] in self._scored]
+        else:
+            ranked = sorted(position.items(), key=lambda entry: entry[1].rank)[: self._logprobs]
+        top = [self._describe(other, value.logprob) for other, value in ranked]
         return TokenStep(self._describe(token, position[token].logprob), top)
 
     def _describe(self, token: int, logprob: float) -> TokenLogprob:
         return TokenLogprob(token, self._vocabulary.token_text(token), self._vocabulary.token_bytes(token), logprob)
+
+
+def _json(positions: Iterable[Mapping[int, Any] | None]) -> bytes:
+    """Return the log-probabilities of a prompt's tokens as vLLM's server writes them: by token id, null for the first."""
+    return msgspec.json.encode([position and _told(position) for position in positions])
+
+
+def _told(position: Mapping[int, Any]) -> dict[str, Any]:
+    return {
+        str(token): {
+            "logprob": max(value.logprob, _LOGPROB_MIN),
+            "rank": value.rank,
+            "decoded_token": value.decoded_token,
+        }
+        for token, value in position.items()
+    }
