@@ -119,27 +119,33 @@ def _read_config(directory: Path, name: str) -> dict[str, Any]:
     return config
 
 
-def load_prompt_side(files: ModelFiles, appearance: Appearance = AS_VIEWERS_SHOW) -> PromptSide:
+def load_prompt_side(
+    files: ModelFiles, appearance: Appearance = AS_VIEWERS_SHOW, *, pixels: bool = False
+) -> PromptSide:
     """Load what the gateway needs: configuration, tokenizer, processor settings. Raises StartupError.
 
-    ``appearance`` is how pictures are decoded; it is part of the processor version.
+    ``appearance`` is how pictures are decoded; it is part of the processor version. ``pixels``: they are handed to the engine as pixels.
     """
     from foveate.models.prompt import TransformersPromptSide
 
     family, processor, config = _load_processor(files.directory)
     with _foreign("processor", files.directory):
-        version = processor_version(processor, picture_token_id(config), appearance)
-        return TransformersPromptSide(family, processor, config, version)
+        version = processor_version(processor, picture_token_id(config), appearance, pixels=pixels)
+        return TransformersPromptSide(family, processor, config, version, pixels=pixels)
 
 
-def load_picture_processor(directory: str, appearance: Appearance = AS_VIEWERS_SHOW) -> PictureProcessor:
-    """Load what a media worker needs: the processor. Raises StartupError."""
+def load_picture_processor(
+    directory: str, appearance: Appearance = AS_VIEWERS_SHOW, *, pixels: bool = False
+) -> PictureProcessor:
+    """Load what a media worker needs: the processor, or its part where the engine is handed ``pixels``. Raises StartupError."""
     from foveate.models.picture import TransformersPictureProcessor
+    from foveate.models.pixels import TransformersPixelProcessor
 
     family, processor, config = _load_processor(directory)
     with _foreign("processor", directory):
-        version = processor_version(processor, picture_token_id(config), appearance)
-        return TransformersPictureProcessor(family, processor, config, version)
+        version = processor_version(processor, picture_token_id(config), appearance, pixels=pixels)
+        made = TransformersPixelProcessor if pixels else TransformersPictureProcessor
+        return made(family, processor, config, version)
 
 
 def _load_processor(directory: str) -> tuple[Family, Any, Any]:

@@ -17,6 +17,7 @@ from foveate.core.request import Turn
 from foveate.models.asked import wanted
 from foveate.models.families import Family, picture_token_id
 from foveate.models.port import RenderedPrompt, VisualEstimate
+from foveate.models.resizing import pixel_bytes, resizing
 from foveate.models.template import ChatTemplate, template_of
 from foveate.models.tokens import Tokenization, control_tokens
 
@@ -26,7 +27,10 @@ _ESTIMATES_MAX = 4096
 class TransformersPromptSide:
     """:class:`foveate.models.port.PromptSide` over a transformers processor and configuration."""
 
-    def __init__(self, family: Family, processor: Any, config: Any, processor_version: str) -> None:
+    def __init__(
+        self, family: Family, processor: Any, config: Any, processor_version: str, *, pixels: bool = False
+    ) -> None:
+        """``pixels``: pictures are handed to the engine as such, so that this is what lies in the arena."""
         text = config.get_text_config()
         self.family = family.name
         self._title = family.title
@@ -34,6 +38,7 @@ class TransformersPromptSide:
         self.vocabulary_size = int(text.vocab_size)
         self.processor_version = processor_version
         self._sizing = family.sizing(processor)
+        self._resizing = resizing(family, self._sizing) if pixels else None
         self._picture_id = picture_token_id(config)
         self._picture_token: str = processor.tokenizer.convert_ids_to_tokens(self._picture_id)
         self._placeholder: str = processor.image_token
@@ -61,7 +66,10 @@ class TransformersPromptSide:
 
     def _estimate_anew(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
         cost = self._sizing.cost(width, height, options)
-        return VisualEstimate(tokens=cost.tokens, rows_max=cost.rows, input_bytes_max=cost.input_bytes)
+        size = cost.input_bytes
+        if self._resizing is not None:
+            size = pixel_bytes(self._resizing, width, height, options)
+        return VisualEstimate(tokens=cost.tokens, rows_max=cost.rows, input_bytes_max=size)
 
     def render(self, turns: Sequence[Turn]) -> RenderedPrompt:
         """Apply the chat template with a generation prompt.

@@ -182,6 +182,7 @@ class WholePatchSizing:
     """
 
     def __init__(self, processor: Any) -> None:
+        self._processor = processor
         self._patch: int = processor.patch_size * processor.spatial_merge_size
         self._high: int = processor.image_processor.size["longest_edge"]
 
@@ -198,15 +199,33 @@ class WholePatchSizing:
     def arguments(self, options: ImageOptions) -> dict[str, Any]:
         return {"size": {"longest_edge": self._side(options)}} if options.pixels_max else {}
 
-    def cost(self, width: int, height: int, options: ImageOptions) -> Cost:
+    def _resized(self, width: int, height: int, options: ImageOptions) -> tuple[int, int]:
         from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
 
-        found = get_resize_output_image_size(
+        found: tuple[int, int] = get_resize_output_image_size(
             shape_only(height, width)[0],
             size=self._side(options),
             patch_size=self._patch,
             input_data_format="channels_first",
         )
+        return found
+
+    def steps(self, width: int, height: int, options: ImageOptions) -> tuple[tuple[int, int], ...]:
+        """See :class:`foveate.models.resizing.Resizing`. A side that is rounded up beyond the longest would be resized once more."""
+        found = self._resized(width, height, options)
+        return (found,) if max(found) <= self._high else ()
+
+    def replacement(self, width: int, height: int, options: ImageOptions) -> str:
+        """See :class:`foveate.models.resizing.Resizing`."""
+        sizes = {"image_sizes": [self._resized(width, height, options)]}
+        return str(self._processor.replace_image_token(sizes, 0))
+
+    def longest_edge(self, options: ImageOptions) -> int:
+        """See :class:`foveate.models.resizing.Resizing`: smaller pictures stay as they are."""
+        return 0
+
+    def cost(self, width: int, height: int, options: ImageOptions) -> Cost:
+        found = self._resized(width, height, options)
         down, across = found[0] // self._patch, found[1] // self._patch
         if down <= 0 or across <= 0:
             # The longer side becomes ``side`` pixels at most, and the shorter one must keep one.

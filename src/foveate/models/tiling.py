@@ -104,7 +104,7 @@ class GridSizing:
         tokens = self._tokens.get((rows, columns))
         if tokens is None:
             # Newlines may merge in the tokenizer, so the text is counted rather than computed. One entry a grid.
-            text = self._processor.replace_image_token({"rows": [[rows]], "cols": [[columns]]}, 0)
+            text = self._text(rows, columns)
             tokens = len(self._processor.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False))
             self._tokens[rows, columns] = tokens
         tiles = rows * columns + 1
@@ -112,18 +112,32 @@ class GridSizing:
         pixels = tiles * tile_bytes(self._tile, self._tile)
         return Cost(tokens, tiles * int(self._processor.image_seq_len), (pixels, mask))
 
-    def _grid(self, width: int, height: int, options: ImageOptions) -> tuple[int, int]:
-        """Return rows and columns of tiles, 0 and 0 for a picture that is one tile.
+    def _text(self, rows: int, columns: int) -> str:
+        return str(self._processor.replace_image_token({"rows": [[rows]], "cols": [[columns]]}, 0))
 
-        Follows ``resize``, ``resize_for_vision_encoder`` and ``split_images`` of transformers' Idefics3 processor; its
-        own ``get_number_of_image_patches`` skips the second step.
-        """
+    def steps(self, width: int, height: int, options: ImageOptions) -> tuple[tuple[int, int], ...]:
+        """See :class:`foveate.models.resizing.Resizing`. Only where the longest edge is whole tiles does a second pass change nothing."""
+        edge = self._side(options) if options.pixels_max else self._high
+        if not self._image.do_image_splitting or edge % self._tile:
+            return ()
+        first = self._first(width, height, edge)
+        return first, self._whole_tiles(*first)
+
+    def replacement(self, width: int, height: int, options: ImageOptions) -> str:
+        """See :class:`foveate.models.resizing.Resizing`."""
+        return self._text(*self._grid(width, height, options))
+
+    def longest_edge(self, options: ImageOptions) -> int:
+        """See :class:`foveate.models.resizing.Resizing`: smaller pictures are brought to it, too."""
+        return self._side(options) if options.pixels_max else 0
+
+    def _first(self, width: int, height: int, edge: int) -> tuple[int, int]:
         from transformers.models.idefics3.image_processing_idefics3 import get_resize_output_image_size
 
-        if not self._image.do_image_splitting:
-            return 0, 0
-        side = self._side(options) if options.pixels_max else self._high
-        height, width = get_resize_output_image_size(shape_only(height, width), side)
+        found: tuple[int, int] = get_resize_output_image_size(shape_only(height, width), edge)
+        return found
+
+    def _whole_tiles(self, height: int, width: int) -> tuple[int, int]:
         ratio = width / height
         if width >= height:
             width = math.ceil(width / self._tile) * self._tile
@@ -131,7 +145,18 @@ class GridSizing:
         else:
             height = math.ceil(height / self._tile) * self._tile
             width = int(height * ratio)
-        rows, columns = math.ceil(height / self._tile), math.ceil(width / self._tile)
+        return math.ceil(height / self._tile) * self._tile, math.ceil(width / self._tile) * self._tile
+
+    def _grid(self, width: int, height: int, options: ImageOptions) -> tuple[int, int]:
+        """Return rows and columns of tiles, 0 and 0 for a picture that is one tile.
+
+        Follows ``resize``, ``resize_for_vision_encoder`` and ``split_images`` of transformers' Idefics3 processor; its
+        own ``get_number_of_image_patches`` skips the second step.
+        """
+        if not self._image.do_image_splitting:
+            return 0, 0
+        edge = self._side(options) if options.pixels_max else self._high
+        rows, columns = (side // self._tile for side in self._whole_tiles(*self._first(width, height, edge)))
         if rows * columns == 0:
             raise ImageShapeRefused(detail=f"{width}x{height} becomes no tile")
         return (0, 0) if rows * columns == 1 else (rows, columns)
@@ -184,11 +209,22 @@ class SquareSizing:
 
     def __init__(self, processor: Any) -> None:
         size = processor.image_processor.size
-        text = processor.replace_image_token({"num_crops": [0]}, 0)
-        tokens = len(processor.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False))
-        self._cost = Cost(
-            tokens, int(processor.image_seq_length), (tile_bytes(int(size["height"]), int(size["width"])),)
-        )
+        self._size = int(size["height"]), int(size["width"])
+        self._text = str(processor.replace_image_token({"num_crops": [0]}, 0))
+        tokens = len(processor.tokenizer.backend_tokenizer.encode(self._text, add_special_tokens=False))
+        self._cost = Cost(tokens, int(processor.image_seq_length), (tile_bytes(*self._size),))
+
+    def steps(self, width: int, height: int, options: ImageOptions) -> tuple[tuple[int, int], ...]:
+        """See :class:`foveate.models.resizing.Resizing`."""
+        return (self._size,)
+
+    def replacement(self, width: int, height: int, options: ImageOptions) -> str:
+        """See :class:`foveate.models.resizing.Resizing`."""
+        return self._text
+
+    def longest_edge(self, options: ImageOptions) -> int:
+        """See :class:`foveate.models.resizing.Resizing`."""
+        return 0
 
     def takes(self) -> Takes:
         return Takes()

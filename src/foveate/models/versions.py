@@ -39,8 +39,11 @@ _BOOKKEEPING = frozenset(
 )  # fmt: skip
 
 
-def processor_version(processor: Any, picture_token_id: int, appearance: Appearance) -> str:
-    """Return the hexadecimal version (64 characters) of a processor's image side, and of how the pictures it is given are decoded."""
+def processor_version(processor: Any, picture_token_id: int, appearance: Appearance, *, pixels: bool = False) -> str:
+    """Return the hexadecimal version (64 characters) of a processor's image side, and of how the pictures it is given are decoded.
+
+    ``pixels``: of what is handed over as pixels (:mod:`foveate.models.pixels`), which is never to be taken for model inputs.
+    """
     import torchvision
     import transformers
 
@@ -57,6 +60,8 @@ def processor_version(processor: Any, picture_token_id: int, appearance: Appeara
         "transformers": transformers.__version__,
         "torchvision": torchvision.__version__,
     }
+    if pixels:
+        described["form"] = "pixels"
     return _digest(described)
 
 
