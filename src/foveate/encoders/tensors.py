@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,7 +33,13 @@ def read_embeddings(arena: ArenaAccess, bundle: TensorBundle) -> Embeddings:
 
 def write_embeddings(arena: ArenaAccess, out: Slot, embeddings: Embeddings) -> TensorBundle:
     """Copy embeddings into ``out``. Raises :class:`foveate.runtime.tensors.SlotTooSmall`."""
-    tensors = {"rows": embeddings.rows} | {f"deep{level}": each for level, each in enumerate(embeddings.deep)}
+    return write_tensors(
+        arena, out, {"rows": embeddings.rows} | {f"deep{level}": each for level, each in enumerate(embeddings.deep)}
+    )
+
+
+def write_tensors(arena: ArenaAccess, out: Slot, tensors: Mapping[str, torch.Tensor]) -> TensorBundle:
+    """Copy tensors into ``out``. Raises :class:`foveate.runtime.tensors.SlotTooSmall`."""
     arrays = {name: _as_numpy(tensor) for name, tensor in tensors.items()}
     dtypes = {name: _dtype_name(tensor) for name, tensor in tensors.items()}
     return write_bundle(arena.view(out), out, arrays, dtypes)

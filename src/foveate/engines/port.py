@@ -178,13 +178,16 @@ class RelayEvent(msgspec.Struct, frozen=True):
 class EngineInfo(msgspec.Struct, frozen=True):
     """What an engine says of itself once it is ready.
 
-    ``embedding_bytes_per_row`` counts one embedding row with all its DeepStack levels, in the encoder's dtype.
+    ``embedding_bytes_per_row`` counts one embedding row with all its DeepStack levels, in the encoder's dtype. A prefilled prompt takes
+    ``kv_bytes_per_token`` for each of its tokens, and ``kv_bytes_fixed`` once; 0 where the engine hands none on.
     """
 
     model: str
     encoder_version: str
     embedding_bytes_per_row: int
     context_tokens_max: int
+    kv_bytes_per_token: int = 0
+    kv_bytes_fixed: int = 0
 
 
 class Engine(Protocol):

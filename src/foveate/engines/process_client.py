@@ -64,6 +64,10 @@ class ProcessEngine:
 
     features: frozenset[str] = frozenset()
     accepts: frozenset[Form] = frozenset({"embeddings"})
+    receives: Any = Receives
+    """What messages the process takes, and"""
+    sends: Any = Sends
+    """which it sends: unions of msgspec structs."""
 
     def __init__(
         self,
@@ -87,8 +91,8 @@ class ProcessEngine:
             index,
             entry,
             msgspec.to_builtins(config),
-            receives=Receives,
-            sends=Sends,
+            receives=self.receives,
+            sends=self.sends,
             threads=threads,
         )
         self._start_seconds_max = start_seconds_max
@@ -213,10 +217,10 @@ class ProcessEngine:
 
     def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
         """See the port. The pictures' slots are read until the first event."""
-        return self._generate(Generate(work, now()))
+        return self._stream(work.request_id, Generate(work, now()))
 
-    async def _generate(self, message: Generate) -> AsyncGenerator[EngineEvent, None]:
-        request_id = message.work.request_id
+    async def _stream(self, request_id: str, message: Any) -> AsyncGenerator[EngineEvent, None]:
+        """Send ``message``, which asks for an answer to a request, and yield its events."""
         if request_id in self._streams:
             raise ValueError(f"request {request_id} is open already")
         worker = self._usable_worker()

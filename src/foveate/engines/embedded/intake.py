@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from foveate.core.errors import InvalidParameter, QueueFull
 from foveate.decisions.batching import BatchLimits, fits_ever
+from foveate.engines.embedded.messages import Starts
 from foveate.engines.embedded.requests import prompt_view
-from foveate.engines.messages import Cancel, Generate
+from foveate.engines.messages import Cancel
 
 
 class Intake:
@@ -27,7 +28,7 @@ class Intake:
         self._queue_depth_max = queue_depth_max
         self._open: dict[str, bool] = {}
         """Each open request, and whether it has pictures."""
-        self._inbox: deque[Generate | Cancel] = deque()
+        self._inbox: deque[Starts | Cancel] = deque()
         self._changed = threading.Condition()
         self._closing = False
 
@@ -36,10 +37,10 @@ class Intake:
         """Whether any request is open."""
         return bool(self._open)
 
-    def submit(self, message: Generate) -> None:
+    def submit(self, message: Starts) -> None:
         """Take a request. Raises QueueFull, or InvalidParameter when even an idle engine could not hold it."""
         work = message.work
-        if not fits_ever(prompt_view(work, None), self._limits):
+        if not fits_ever(prompt_view(message, None), self._limits):
             raise InvalidParameter(
                 "The prompt and its answers together need more memory than this server gives one request.",
                 detail=f"{len(work.token_ids)}+{work.sampling.tokens_max} tokens x {work.sampling.n}: {self._limits}",
@@ -74,7 +75,7 @@ class Intake:
             self._closing = True
             self._changed.notify()
 
-    def take(self, *, wait: bool) -> Sequence[Generate | Cancel] | None:
+    def take(self, *, wait: bool) -> Sequence[Starts | Cancel] | None:
         """Return what arrived, in order; with ``wait`` not before something did. ``None`` when closing."""
         with self._changed:
             while wait and not self._inbox and not self._closing:

@@ -20,14 +20,17 @@ import torch
 
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError
+from foveate.core.memory import Slot
 from foveate.decisions.batching import BatchLimits, BatchView, place_in_line, plan_step
 from foveate.encoders.worker import Post
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
+from foveate.engines.embedded.handover import write_prompt
 from foveate.engines.embedded.intake import Intake
+from foveate.engines.embedded.messages import Prefilled, SlotFree, Starts
 from foveate.engines.embedded.output import Outcome, Output
 from foveate.engines.embedded.prefill import Prefill
-from foveate.engines.embedded.requests import Choice, Job, Row, progressed, prompt_view
+from foveate.engines.embedded.requests import Choice, Job, Row, new_job, progressed
 from foveate.engines.embedded.sampling import row_sampling
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import FailEvent, FinishEvent
@@ -94,11 +97,13 @@ class GenerationLoop:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, message: Generate) -> None:
+    def submit(self, message: Starts) -> None:
         """Take a request, or answer why not."""
         try:
             self._intake.submit(message)
         except FoveateError as error:
+            if not isinstance(message, Generate):
+                self._post.send(SlotFree(message.work.request_id))
             self._post.send(FailEvent(message.work.request_id, error.record()))
 
     def cancel(self, message: Cancel) -> None:
@@ -132,19 +137,20 @@ class GenerationLoop:
         if arrived is None:
             return False
         for message in arrived:
-            if isinstance(message, Generate):
-                self._receive(message)
-            else:
+            if isinstance(message, Cancel):
                 self._remove(message.request_id)
+            else:
+                self._receive(message)
         return True
 
-    def _receive(self, message: Generate) -> None:
+    def _receive(self, message: Starts) -> None:
         try:
-            view = prompt_view(message.work, self._model.chunk_borders(message.work.token_ids))
+            job = new_job(message, self._model.chunk_borders(message.work.token_ids))
         except Exception as error:
+            if not isinstance(message, Generate):
+                self._post.send(SlotFree(message.work.request_id))
             self._fail(message.work.request_id, _as_failure(error))
             return
-        job = Job(message.work, message.submitted_at, view)
         self._waiting.insert(
             place_in_line([not other.view.pictures for other in self._waiting], not job.view.pictures), job
         )
@@ -173,6 +179,9 @@ class GenerationLoop:
             job.view = job.view if index in ends else progressed(job.view, None)
         for index, end in ends.items():
             self._advance(jobs[index], end)
+        for job in jobs:
+            if job.given is not None and job in self._prefilling:
+                self._advance(job, None)
         if self._running:
             self._decode_tokens()
 
@@ -199,13 +208,33 @@ class GenerationLoop:
             job.token_ms += (now() - started) * 1e3
             if logits is not None:
                 self._prefilling.remove(job)
-                self._begin_choices(job, logits)
+                self._end_prefill(job, logits)
         except Exception as error:
             self._fail(job.id, _as_failure(error))
 
+    def _end_prefill(self, job: Job, logits: torch.Tensor) -> None:
+        handed_on = False
+        try:
+            if job.out is None:
+                self._begin_choices(job, logits)
+            else:
+                self._hand_over(job, job.out, logits)
+                handed_on = True
+        finally:
+            self._let_go(job, told=handed_on)
+
+    def _hand_over(self, job: Job, out: Slot, logits: torch.Tensor) -> None:
+        """Leave a prompt to the process that goes on with it."""
+        if not bool(torch.isfinite(logits).all()):
+            raise EngineFailed(detail="non-finite logits")
+        bundle = write_prompt(self._post.arena, out, job.cache, logits)
+        self._intake.end(job.id)
+        self._post.send(
+            Prefilled(job.id, bundle, job.next_position, job.started_at, now(), job.cached_tokens, job.token_ms)
+        )
+
     def _begin_choices(self, job: Job, logits: torch.Tensor) -> None:
         """Draw every choice's first token from the prefill's logits; those that go on share its K/V as one row each."""
-        assert job.positions is not None
         choices = [
             Choice(index, row_sampling(job.sampling, index, logits.shape[-1], self._device), self._output.vocabulary)
             for index in range(job.sampling.n)
@@ -213,7 +242,7 @@ class GenerationLoop:
         job.open_choices = len(choices)
         rows = [Row(job, choice) for choice in choices]
         for choice in choices:
-            choice.next_position = job.positions.next
+            choice.next_position = job.next_position
         outcomes = self._output.emit(rows, logits.expand(len(rows), -1), first=True)
         remaining = [row for row, outcome in zip(rows, outcomes, strict=True) if outcome is None]
         if remaining:
@@ -224,7 +253,6 @@ class GenerationLoop:
                 self._fail_running(error)
                 raise
             self._running += remaining
-        job.end_prefill()
         self._end_choices(rows, outcomes)
 
     # ---------------------------------------------------------------------------------------------------- token decode
@@ -304,15 +332,22 @@ class GenerationLoop:
 
     def _remove(self, request_id: str) -> None:
         """Take a request out of every place it may be in."""
-        self._waiting = deque(job for job in self._waiting if job.id != request_id)
-        for job in self._prefilling:
+        for job in (*self._waiting, *self._prefilling):
             if job.id == request_id:
-                job.end_prefill()
+                self._let_go(job)
+        self._waiting = deque(job for job in self._waiting if job.id != request_id)
         self._prefilling = [job for job in self._prefilling if job.id != request_id]
         for index in range(len(self._running) - 1, -1, -1):
             if self._running[index].job.id == request_id:
                 self._leave(index)
         self._intake.end(request_id)
+
+    def _let_go(self, job: Job, *, told: bool = False) -> None:
+        """Give back what only prefill needs; ``told``: whoever lent the slot of its K/V knows already."""
+        slot_lent = job.out is not None or job.given is not None
+        job.end_prefill()
+        if slot_lent and not told:
+            self._post.send(SlotFree(job.id))
 
 
 def _as_failure(error: Exception) -> FoveateError:

@@ -1,8 +1,66 @@
-"""What the embedded engine's process is configured with."""
+"""What the embedded engine's process is configured with, and what it is told beyond what every engine is.
+
+A process may prefill a prompt for another one to go on with, which draws all its tokens: the keys and values lie in the arena meanwhile.
+"""
 
 from __future__ import annotations
 
 import msgspec
+
+from foveate.core.memory import Slot, TensorBundle
+from foveate.engines import messages
+from foveate.engines.port import EngineWork
+
+
+class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
+    """Prefill a prompt into ``out`` and draw nothing.
+
+    Answered with :class:`Prefilled`, or, when it failed or was cancelled, with :class:`SlotFree`; until then ``out`` is in use. A failure
+    is told by a FailEvent besides.
+    """
+
+    work: EngineWork
+    submitted_at: float
+    out: Slot
+
+
+class Prefilled(msgspec.Struct, frozen=True, tag="prefilled"):
+    """A prompt's keys and values and the logits behind its last token lie in its slot (:mod:`foveate.engines.embedded.handover`).
+
+    ``started_at`` is when its prefill began, ``written_at`` when they lay there. ``next_position`` is the first answer token's;
+    ``cached_tokens`` and ``token_ms`` as in :class:`foveate.engines.port.FinishEvent`.
+    """
+
+    request_id: str
+    kv: TensorBundle
+    next_position: int
+    started_at: float
+    written_at: float
+    cached_tokens: int
+    token_ms: float
+
+
+class TokenDecode(msgspec.Struct, frozen=True, tag="token_decode"):
+    """Go on behind a prompt that another process prefilled: its pictures are in the K/V, their embeddings are not read again.
+
+    ``submitted_at`` is when its prefill was asked for. Besides its events it is answered with :class:`SlotFree`, once, as soon as the slot
+    is not read any more.
+    """
+
+    work: EngineWork
+    submitted_at: float
+    prefilled: Prefilled
+
+
+class SlotFree(msgspec.Struct, frozen=True, tag="slot_free"):
+    """The process does not touch the slot of the request's K/V any more."""
+
+    request_id: str
+
+
+Starts = messages.Generate | Prefill | TokenDecode
+Receives = messages.Receives | Prefill | TokenDecode
+Sends = messages.Sends | Prefilled | SlotFree
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True):

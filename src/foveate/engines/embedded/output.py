@@ -59,7 +59,8 @@ class Output:
             return EngineFailed(detail=f"token {token} has no text: {type(error).__name__}: {error}")
         spans: tuple[Span, ...] = ()
         if first:
-            spans = (Span("llm_queue", job.submitted_at, job.started_at), Span("llm_prefill", job.started_at, now()))
+            queued = Span("llm_queue", job.submitted_at, job.started_at)
+            spans = (*job.before, queued, Span("llm_prefill", job.started_at, now()))
         self._post.send(TokenEvent(job.id, choice.index, text, [token], steps, spans))
         return reason
 

@@ -10,6 +10,8 @@ from bisect import bisect_right
 import torch
 
 from foveate.core.clock import now
+from foveate.engines.embedded.handover import read_prompt
+from foveate.engines.embedded.messages import Prefilled
 from foveate.engines.embedded.prefixes import WORTH_TOKENS, Prefix, Prefixes, prompt_of
 from foveate.engines.embedded.requests import Job, progressed
 from foveate.engines.pictures import load_picture
@@ -36,7 +38,12 @@ class Prefill:
         self._prefixes = Prefixes(prefix_bytes_max) if prefix_bytes_max else None
 
     def recall(self, job: Job) -> torch.Tensor | None:
-        """Let a job that has not begun start behind what is kept of its prompt; return the last logits when that is all of it."""
+        """Let a job that has not begun start behind what is kept of its prompt; return the last logits when that is all of it.
+
+        A prompt that another process prefilled is there as a whole. Raises EngineFailed when it cannot be read.
+        """
+        if job.given is not None:
+            return self._take_over(job, job.given)
         prefixes = self._prefixes
         if prefixes is None or job.cache is not None or job.searched == prefixes.changes:
             return None
@@ -51,6 +58,7 @@ class Prefill:
         if shared == job.view.prompt_tokens == len(prefix.prompt):
             job.started_at = now()
             job.positions, job.cache, job.cached_tokens = prefix.positions, prefix.cache, shared
+            job.next_position = prefix.positions.next
             return prefix.logits
         # The last token always runs: without it there are no logits.
         shared = self._border(job, min(shared, job.view.prompt_tokens - 1))
@@ -75,12 +83,19 @@ class Prefill:
             self._prefixes.keep(job.work.scope, Prefix(job.prompt, job.cache, logits, job.positions))
         return logits
 
+    def _take_over(self, job: Job, given: Prefilled) -> torch.Tensor:
+        job.started_at = now()
+        job.cache, logits = read_prompt(self._arena, given.kv, job.view.prompt_tokens, self._device)
+        job.next_position = given.next_position
+        return logits
+
     def _begin(self, job: Job) -> None:
         job.started_at = now()
         job.pictures = [
             load_picture(self._arena, given, self._bytes_per_row, self._device) for given in job.work.pictures
         ]
         job.positions = self._model.positions(job.work.token_ids, job.pictures)
+        job.next_position = job.positions.next
         prefix, job.prefix = job.prefix, None
         job.cache = self._model.new_cache() if prefix is None else self._model.fork(prefix.cache, job.view.done)
 

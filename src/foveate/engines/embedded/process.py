@@ -21,8 +21,9 @@ from foveate.encoders.messages import CancelEncode, Encode
 from foveate.encoders.worker import EncoderThread
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
+from foveate.engines.embedded.handover import handover_size
 from foveate.engines.embedded.loop import GenerationLoop
-from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.embedded.messages import EmbeddedConfig, Prefill, TokenDecode
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo
 from foveate.models.loading import load_vision_and_language
@@ -51,7 +52,7 @@ def main(context: WorkerContext) -> None:
     vocabulary = Vocabulary.load(Path(config.model_dir))
     device = torch.device(config.device)
     context.send(Progress("warming up"))
-    warm_up(model, device)
+    kv_bytes = warm_up(model, device)
     encoder = EncoderThread(
         tower,
         context,
@@ -72,7 +73,9 @@ def main(context: WorkerContext) -> None:
     )
     encoder.start()
     loop.start()
-    info = EngineInfo(config.model, tower.encoder_version, tower.embedding_bytes_per_row, model.context_tokens_max)
+    info = EngineInfo(
+        config.model, tower.encoder_version, tower.embedding_bytes_per_row, model.context_tokens_max, *kv_bytes
+    )
     context.send(Ready(msgspec.to_builtins(info)))
     try:
         while (message := context.receive()) is not None:
@@ -85,7 +88,7 @@ def main(context: WorkerContext) -> None:
 def dispatch(message: Any, loop: GenerationLoop, encoder: EncoderThread) -> None:
     """Hand a message to the thread it is for."""
     match message:
-        case Generate():
+        case Generate() | Prefill() | TokenDecode():
             loop.submit(message)
         case Cancel():
             loop.cancel(message)
@@ -95,15 +98,17 @@ def dispatch(message: Any, loop: GenerationLoop, encoder: EncoderThread) -> None
             encoder.cancel(message)
 
 
-def warm_up(model: LanguageModel, device: torch.device) -> None:
-    """Run a short prompt and batches of one and two rows, so that the first request does not pay for lazy
-    initialisation."""
+def warm_up(model: LanguageModel, device: torch.device) -> tuple[int, int]:
+    """Run a short prompt and batches of one and two rows, so that the first request does not pay for lazy initialisation.
+
+    Returns what a prompt's K/V take when they are handed on: bytes for each token, and bytes once.
+    """
     token = min(model.eos_token_ids, default=0)
     prompt = [token] * _WARM_TOKENS
     with torch.inference_mode():
         cache = model.new_cache()
         positions = model.positions(prompt, [])
-        model.prefill(prompt, [], positions, cache, 0, len(prompt))
+        logits = model.prefill(prompt, [], positions, cache, 0, len(prompt))
         kv = BatchKV(tokens_max=4 * _WARM_TOKENS)
         for rows in (1, 2):
             kv.join(cache)
@@ -111,6 +116,7 @@ def warm_up(model: LanguageModel, device: torch.device) -> None:
             tokens = torch.full((rows,), token, device=device)
             model.decode(tokens, torch.full((rows,), positions.next, device=device), kv.cache, kv.mask(device))
             kv.advance()
+    return handover_size(cache, logits)
 
 
 def _end_process(failed: threading.ExceptHookArgs) -> None:

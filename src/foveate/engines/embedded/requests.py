@@ -7,9 +7,12 @@ from typing import Any
 
 import msgspec
 
+from foveate.core.memory import Slot
 from foveate.core.request import Sampling
+from foveate.core.stages import Span
 from foveate.decisions.batching import PromptView
 from foveate.engines.embedded.detokenize import Detokenizer, Vocabulary
+from foveate.engines.embedded.messages import Prefill, Prefilled, Starts, TokenDecode
 from foveate.engines.embedded.prefixes import Prefix, Prompt
 from foveate.engines.embedded.sampling import RowSampling
 from foveate.engines.embedded.stop_strings import StopStrings
@@ -48,12 +51,15 @@ class Choice:
         return (text, False) if self.row.drawn <= self.row.sampling.tokens_min else self._stops.feed(text)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """A request from its receipt to its end. ``pictures``, ``positions`` and ``cache`` exist only during prefill.
 
     ``prefix`` is the kept prompt that its prefill will start from, ``cached_tokens`` how many of its tokens, and ``searched`` up to
     which change of what is kept it was looked for. ``token_ms`` is its share of the steps so far.
+
+    ``out`` is where the K/V go of a prompt that another process goes on with; ``given`` are those of one that another prefilled, and
+    ``before`` the spans of that.
     """
 
     work: EngineWork
@@ -62,6 +68,7 @@ class Job:
     started_at: float = 0.0
     pictures: list[Picture] = field(default_factory=list)
     positions: Positions | None = None
+    next_position: int = 0
     cache: Any = None
     open_choices: int = 0
     prompt: Prompt | None = None
@@ -69,6 +76,9 @@ class Job:
     cached_tokens: int = 0
     searched: int = -1
     token_ms: float = 0.0
+    out: Slot | None = None
+    given: Prefilled | None = None
+    before: tuple[Span, ...] = ()
 
     @property
     def id(self) -> str:
@@ -93,11 +103,35 @@ class Row:
     choice: Choice
 
 
-def prompt_view(work: EngineWork, borders: Any) -> PromptView:
+def prompt_view(message: Starts, borders: Any) -> PromptView:
     """Return what the batching decision needs to know of a new request."""
-    sampling = work.sampling
-    return PromptView(
-        len(work.token_ids), sampling.tokens_max, sampling.n, borders=borders, pictures=bool(work.pictures)
+    work, sampling = message.work, message.work.sampling
+    tokens, pictures = len(work.token_ids), bool(work.pictures)
+    if isinstance(message, Prefill):
+        return PromptView(tokens, 0, 0, borders=borders, pictures=pictures)
+    done = tokens if isinstance(message, TokenDecode) else 0
+    return PromptView(tokens, sampling.tokens_max, sampling.n, done, borders=borders, pictures=pictures)
+
+
+def new_job(message: Starts, borders: Any) -> Job:
+    """Return a request as it enters."""
+    view = prompt_view(message, borders)
+    if isinstance(message, Prefill):
+        return Job(message.work, message.submitted_at, view, out=message.out)
+    if not isinstance(message, TokenDecode):
+        return Job(message.work, message.submitted_at, view)
+    given = message.prefilled
+    return Job(
+        message.work,
+        given.written_at,
+        view,
+        cached_tokens=given.cached_tokens,
+        token_ms=given.token_ms,
+        given=given,
+        before=(
+            Span("llm_queue", message.submitted_at, given.started_at),
+            Span("llm_prefill", given.started_at, given.written_at),
+        ),
     )
 
 

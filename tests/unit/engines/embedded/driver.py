@@ -17,6 +17,7 @@ from foveate.decisions.batching import BatchLimits
 from foveate.encoders.tensors import write_embeddings
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.loop import GenerationLoop
+from foveate.engines.embedded.messages import Prefilled, SlotFree
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineWork, FailEvent, FinishEvent, PictureInput, TokenEvent
 from foveate.models.port import Picture
@@ -28,8 +29,8 @@ GREEDY = Sampling(12, temperature=0, ignore_eos=True)
 class Outbox:
     """What a worker's threads see of their process: an arena, and messages that go into a list."""
 
-    def __init__(self) -> None:
-        self.arena = Arena(16 << 20)
+    def __init__(self, arena: Arena | None) -> None:
+        self.arena = arena or Arena(16 << 20)
         self.sent: list[Any] = []
         self.changed = threading.Condition()
 
@@ -54,10 +55,13 @@ class Heard:
         self.events: list[TokenEvent] = []
         self.finishes: list[FinishEvent] = []
         self.failure: FailEvent | None = None
+        self.prefilled: Prefilled | None = None
+        self.slot_free = 0
+        """How often its slot was said to be free."""
 
     @property
     def ended(self) -> bool:
-        return self.failure is not None or any(finish.last for finish in self.finishes)
+        return bool(self.failure or self.prefilled) or any(finish.last for finish in self.finishes)
 
 
 class Driver:
@@ -71,9 +75,11 @@ class Driver:
         queue_depth_max: int = 64,
         language: Any = None,
         prefix_bytes_max: int = 0,
+        arena: Arena | None = None,
     ) -> None:
+        """``arena``: another driver's, when prompts go from one to the other."""
         self.model = model
-        self.outbox = Outbox()
+        self.outbox = Outbox(arena)
         self.loop = GenerationLoop(
             language or model.language,
             Vocabulary.load(model.directory),
@@ -105,9 +111,19 @@ class Driver:
         deadline: float | None = None,
         scope: str = "",
     ) -> None:
+        self.loop.submit(Generate(self.work(request_id, token_ids, pictures, sampling, deadline, scope), now()))
+
+    @staticmethod
+    def work(
+        request_id: str,
+        token_ids: Sequence[int],
+        pictures: Sequence[PictureInput] = (),
+        sampling: Sampling = GREEDY,
+        deadline: float | None = None,
+        scope: str = "",
+    ) -> EngineWork:
         until = now() + 60 if deadline is None else deadline
-        work = EngineWork(request_id, list(token_ids), list(pictures), sampling, until, scope)
-        self.loop.submit(Generate(work, now()))
+        return EngineWork(request_id, list(token_ids), list(pictures), sampling, until, scope)
 
     def cancel(self, request_id: str) -> None:
         self.loop.cancel(Cancel(request_id))
@@ -121,8 +137,13 @@ class Driver:
     def listen(self) -> None:
         for event in self.outbox.sent[self._read :]:
             heard = self.heard[event.request_id]
+            if isinstance(event, SlotFree):
+                heard.slot_free += 1
+                continue
             assert not heard.ended, "nothing follows the end"
             match event:
+                case Prefilled():
+                    heard.prefilled = event
                 case TokenEvent():
                     heard.tokens[event.choice] += event.token_ids
                     heard.text[event.choice] += event.text
