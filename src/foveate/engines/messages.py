@@ -16,10 +16,16 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Drop a request at once; it is not answered."""
+    """Drop a request at once. One that has not ended is answered with :class:`Cancelled`, and nothing else of it follows."""
+
+    request_id: str
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    """A request was dropped: nothing of it is read any more, nor kept for others."""
 
     request_id: str
 
 
 Receives = Generate | Cancel | Encode | CancelEncode
-Sends = TokenEvent | FinishEvent | FailEvent | EncodeDone | EncodeRejected
+Sends = TokenEvent | FinishEvent | FailEvent | Cancelled | EncodeDone | EncodeRejected

@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from foveate.core.errors import (
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
-from foveate.engines.messages import Cancel, Generate, Receives, Sends
+from foveate.engines.messages import Cancel, Cancelled, Generate, Receives, Sends
 from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent, FinishEvent, Form
 from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
 
@@ -45,14 +46,35 @@ class _Stream:
     """The events of one request on their way to its reader."""
 
     def __init__(self) -> None:
-        self._events: deque[EngineEvent | FoveateError] = deque()
+        self._events: deque[EngineEvent | Cancelled | FoveateError] = deque()
         self._arrived = asyncio.Event()
 
-    def put(self, event: EngineEvent | FoveateError) -> None:
+    def put(self, event: EngineEvent | Cancelled | FoveateError) -> None:
         self._events.append(event)
         self._arrived.set()
 
     async def get(self) -> EngineEvent | FoveateError:
+        event = await self._next()
+        assert not isinstance(event, Cancelled), "nobody cancels what is read"
+        return event
+
+    async def closed(self) -> None:
+        """Wait, however often this is cancelled itself, until the request has ended or was dropped."""
+        cancelled = False
+        while True:
+            try:
+                event = await self._next()
+            except asyncio.CancelledError:
+                cancelled = True
+                continue
+            if isinstance(event, (Cancelled, FailEvent, FoveateError)) or (
+                isinstance(event, FinishEvent) and event.last
+            ):
+                break
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def _next(self) -> EngineEvent | Cancelled | FoveateError:
         while not self._events:
             self._arrived.clear()
             await self._arrived.wait()
@@ -216,29 +238,45 @@ class ProcessEngine:
     # ---------------------------------------------------------------------------------------------------------- engine
 
     def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
-        """See the port. The pictures' slots are read until the first event."""
-        return self._stream(work.request_id, Generate(work, now()))
+        """See the port. The pictures' slots are read until the first event.
 
-    async def _stream(self, request_id: str, message: Any) -> AsyncGenerator[EngineEvent, None]:
-        """Send ``message``, which asks for an answer to a request, and yield its events."""
+        Closed before that, it waits for the process to have let go of them: what it still read would be kept under the pictures' names.
+        """
+        return self._answer(Generate(work, now()))
+
+    async def _answer(self, message: Generate) -> AsyncGenerator[EngineEvent, None]:
+        async with aclosing(self._events(*self._ask(message.work.request_id, message))) as events:
+            async for event in events:
+                yield event
+
+    def _ask(self, request_id: str, message: Any) -> tuple[Worker, str, _Stream]:
+        """Send ``message``, which asks for an answer to a request; return what :meth:`_events` takes. Raises EngineUnavailable."""
         if request_id in self._streams:
             raise ValueError(f"request {request_id} is open already")
         worker = self._usable_worker()
+        worker.send(message)
         stream = self._streams[request_id] = _Stream()
-        ended = False
+        return worker, request_id, stream
+
+    async def _events(self, worker: Worker, request_id: str, stream: _Stream) -> AsyncGenerator[EngineEvent, None]:
+        begun = ended = False
         try:
-            worker.send(message)
             while not ended:
                 event = await stream.get()
+                begun = True
                 if isinstance(event, (FailEvent, FoveateError)):
                     ended = True
                     raise event.error.error() if isinstance(event, FailEvent) else event
                 ended = isinstance(event, FinishEvent) and event.last
                 yield event
         finally:
-            del self._streams[request_id]
-            if not ended:
-                worker.send(Cancel(request_id))
+            try:
+                if not ended:
+                    worker.send(Cancel(request_id))
+                if not begun:
+                    await stream.closed()
+            finally:
+                del self._streams[request_id]
 
     # --------------------------------------------------------------------------------------------------------- encoder
 

@@ -25,7 +25,7 @@ from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRe
 from foveate.engines import process_client
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
-from foveate.engines.messages import Cancel, Generate
+from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import EngineInfo, EngineWork, FailEvent, FinishEvent, TokenEvent
 from foveate.runtime.port import Progress, Ready, WorkerSpec
 
@@ -166,6 +166,37 @@ async def test_closing_early_cancels(bench: Bench) -> None:
     _, waiting = await bench.generating()
     waiting.cancel()
     assert await bench.worker.sent.get() == Cancel("r")
+    waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done(), "its pictures' slots may be read until the process says otherwise"
+    bench.worker.say(Cancelled("r"))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_closing_a_stream_that_has_begun_waits_for_nothing(bench: Bench) -> None:
+    stream, first = await bench.generating()
+    bench.worker.say(TokenEvent("r", 0, "A", [1]))
+    await first
+    await stream.aclose()
+    assert await bench.worker.sent.get() == Cancel("r")
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "death"])
+async def test_closing_early_ends_with_whatever_ends_the_request(bench: Bench, end: str) -> None:
+    _, waiting = await bench.generating()
+    waiting.cancel()
+    await bench.worker.sent.get()
+    match end:
+        case "finish":
+            bench.worker.say(TokenEvent("r", 0, "A", [1]))
+            bench.worker.say(FinishEvent("r", 0, "stop", 1, last=True))
+        case "fail":
+            bench.worker.say(FailEvent("r", QueueFull(detail="full").record()))
+        case _:
+            bench.worker.kill()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_submission_is_timed_from_the_call(bench: Bench) -> None:

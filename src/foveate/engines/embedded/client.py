@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from foveate.core.clock import now
@@ -42,36 +43,45 @@ class EmbeddedEngine(ProcessEngine):
         self._lent: dict[str, Callable[[], None]] = {}
         """For each request whose K/V the process may touch: what is to be done when it no longer does."""
 
-    async def prefill(
-        self, work: EngineWork, out: Slot, *, submitted_at: float, on_free: Callable[[], None]
-    ) -> Prefilled:
-        """Have a prompt prefilled into ``out``. ``on_free`` is called, once, when the process does not write there any more, which may be
-        later than this returns or raises. The pictures' slots are read until then.
+    async def prefill(self, work: EngineWork, out: Slot, *, submitted_at: float) -> Prefilled:
+        """Have a prompt prefilled into ``out``. Returns or raises only when the process no longer uses that slot, or the pictures'.
 
         Raises EngineUnavailable, EngineFailed, QueueFull, InvalidParameter, DeadlineExceeded.
         """
-        worker = self._usable_worker()
+        request_id = work.request_id
         result: asyncio.Future[Prefilled] = asyncio.get_running_loop().create_future()
-        self._prefilling[work.request_id], self._lent[work.request_id] = result, on_free
+        free = asyncio.Event()
+        worker = self._usable_worker()
         worker.send(Prefill(work, submitted_at, out))
+        self._prefilling[request_id], self._lent[request_id] = result, free.set
         try:
             done, _ = await asyncio.wait({result}, timeout=max(0.0, work.deadline - now()))
             if not done:
                 raise DeadlineExceeded(detail="the deadline passed in prefill")
             return result.result()
         finally:
-            del self._prefilling[work.request_id]
             if not result.done():
-                worker.send(Cancel(work.request_id))
+                worker.send(Cancel(request_id))
+            try:
+                await _surely(free)
+            finally:
+                del self._prefilling[request_id]
 
-    def go_on(self, message: TokenDecode, *, on_free: Callable[[], None]) -> AsyncGenerator[EngineEvent, None]:
+    async def go_on(self, message: TokenDecode, *, on_free: Callable[[], None]) -> AsyncGenerator[EngineEvent, None]:
         """Draw the tokens behind a prompt that another process prefilled; as :meth:`generate`.
 
-        ``on_free`` is called, once, when the process does not read the K/V any more.
+        ``on_free`` is called, once, when the process does not read the K/V any more, which may be after this was closed.
         """
-        self._usable_worker()
-        self._lent[message.work.request_id] = on_free
-        return self._stream(message.work.request_id, message)
+        request_id = message.work.request_id
+        try:
+            asked = self._ask(request_id, message)
+        except Exception:
+            on_free()
+            raise
+        self._lent[request_id] = on_free
+        async with aclosing(self._events(*asked)) as events:
+            async for event in events:
+                yield event
 
     def _receive(self, message: Any) -> None:
         match message:
@@ -101,3 +111,15 @@ class EmbeddedEngine(ProcessEngine):
         on_free = self._lent.pop(request_id, None)
         if on_free is not None:
             on_free()
+
+
+async def _surely(event: asyncio.Event) -> None:
+    """Wait for it, however often this is cancelled."""
+    cancelled = False
+    while not event.is_set():
+        try:
+            await event.wait()
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError

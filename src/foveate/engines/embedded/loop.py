@@ -32,7 +32,7 @@ from foveate.engines.embedded.output import Outcome, Output
 from foveate.engines.embedded.prefill import Prefill
 from foveate.engines.embedded.requests import Choice, Job, Row, new_job, progressed
 from foveate.engines.embedded.sampling import row_sampling
-from foveate.engines.messages import Cancel, Generate
+from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import FailEvent, FinishEvent
 from foveate.models.port import LanguageModel
 
@@ -138,7 +138,9 @@ class GenerationLoop:
             return False
         for message in arrived:
             if isinstance(message, Cancel):
-                self._remove(message.request_id)
+                if self._intake.is_open(message.request_id):
+                    self._remove(message.request_id)
+                    self._post.send(Cancelled(message.request_id))
             else:
                 self._receive(message)
         return True

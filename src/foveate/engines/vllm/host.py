@@ -21,7 +21,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError, QueueFull
 from foveate.encoders.worker import Post
-from foveate.engines.messages import Cancel, Generate
+from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import FailEvent
 from foveate.engines.vllm.output import Answer, Vocabulary
 from foveate.engines.vllm.pictures import Prompts
@@ -74,13 +74,18 @@ class Host:
             return
         task = asyncio.get_running_loop().create_task(self._answer(message), name=work.request_id)
         self._open[work.request_id] = task, pictures
-        task.add_done_callback(lambda _: self._open.pop(work.request_id, None))
+        task.add_done_callback(lambda ended: self._ended(work.request_id, ended))
 
     def cancel(self, message: Cancel) -> None:
         """Drop a request; one that has ended is ignored."""
         found = self._open.get(message.request_id)
         if found is not None:
             found[0].cancel()
+
+    def _ended(self, request_id: str, task: asyncio.Task[None]) -> None:
+        self._open.pop(request_id, None)
+        if task.cancelled():
+            self._post.send(Cancelled(request_id))
 
     async def watch(self) -> NoReturn:
         """End the process when the core has died."""

@@ -18,7 +18,7 @@ from foveate.encoders.tensors import write_embeddings
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.loop import GenerationLoop
 from foveate.engines.embedded.messages import Prefilled, SlotFree
-from foveate.engines.messages import Cancel, Generate
+from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import EngineWork, FailEvent, FinishEvent, PictureInput, TokenEvent
 from foveate.models.port import Picture
 from foveate.runtime.arena import Arena
@@ -57,7 +57,9 @@ class Heard:
         self.failure: FailEvent | None = None
         self.prefilled: Prefilled | None = None
         self.slot_free = 0
-        """How often its slot was said to be free."""
+        """How often its slot was said to be free, and"""
+        self.cancelled = 0
+        """how often it was said to be dropped."""
 
     @property
     def ended(self) -> bool:
@@ -139,6 +141,9 @@ class Driver:
             heard = self.heard[event.request_id]
             if isinstance(event, SlotFree):
                 heard.slot_free += 1
+                continue
+            if isinstance(event, Cancelled):
+                heard.cancelled += 1
                 continue
             assert not heard.ended, "nothing follows the end"
             match event:

@@ -94,7 +94,7 @@ def test_a_prefill_that_is_cancelled_says_when_its_slot_is_free(model_of: ModelO
     pair.first.cancel("dropped")
     pair.first.iterate()
     heard = pair.first.heard["dropped"]
-    assert (heard.slot_free, heard.prefilled, heard.failure) == (1, None, None)
+    assert (heard.slot_free, heard.cancelled, heard.prefilled, heard.failure) == (1, 1, None, None)
     assert not pair.first.loop.busy
 
 
