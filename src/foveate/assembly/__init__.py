@@ -26,6 +26,7 @@ from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
 from foveate.journey.tools import Tools
 from foveate.models.preload import preload_modules
+from foveate.observe.load import Load
 from foveate.observe.metrics import Metrics
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
@@ -45,6 +46,7 @@ async def journey(
         # What the settings alone can tell is told before anything is loaded.
         checked = check(settings)
         metrics = Metrics()
+        load = Load(metrics)
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
         keep = keep_directory(settings, scope)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
@@ -59,7 +61,7 @@ async def journey(
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        serving = await load_version(files, name, settings, runtime=runtime, number=0, say=say)
+        serving = await load_version(files, name, settings, runtime=runtime, number=0, say=say, load=load)
         roll_out = RollOut(serving)
         scope.push_async_callback(roll_out.aclose)
         tools = Tools(
@@ -84,8 +86,11 @@ async def journey(
         )
         lag = await scope.enter_async_context(gauges.loop_lag(metrics))
         gauges.bind(metrics, tools, lag, request_log)
+        gauges.bind_load(metrics, load, runtime)
         await restore(tools)
         scope.push_async_callback(save, tools)
-        canaries = Canaries(tools, bounds.canary_terms(settings, another_version(settings, runtime=runtime, say=say)))
+        canaries = Canaries(
+            tools, bounds.canary_terms(settings, another_version(settings, runtime=runtime, say=say, load=load))
+        )
         scope.push_async_callback(canaries.aclose)
         yield Journey(tools, models=(name,), canaries=canaries)

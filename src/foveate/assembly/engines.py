@@ -15,6 +15,7 @@ from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
 from foveate.engines.vllm.config import VllmConfig
 from foveate.models.loading import ModelFiles
+from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
@@ -23,7 +24,14 @@ log = get_logger(__name__)
 
 
 def engine_of(
-    settings: Settings, files: ModelFiles, name: str, *, runtime: LocalRuntime, number: int, say: Callable[[str], None]
+    settings: Settings,
+    files: ModelFiles,
+    name: str,
+    *,
+    runtime: LocalRuntime,
+    number: int,
+    say: Callable[[str], None],
+    load: Load,
 ) -> ProcessEngine:
     """Return the engine of the model's version ``number``, not started. Raises StartupError where it cannot run this model."""
     chosen = settings.engine
@@ -32,6 +40,7 @@ def engine_of(
         "threads": chosen.threads or spare_cores(),
         "start_seconds_max": settings.server.start_seconds_max,
         "on_progress": lambda text: say(f"engine: {text}"),
+        "load": load,
         "on_restart": lambda: log.warning("the engine is back"),
     }
     if chosen.kind == "vllm":

@@ -20,10 +20,14 @@ from foveate.journey.in_flight_limits import QUANTITIES
 from foveate.journey.roll_out import RollOut
 from foveate.journey.tools import Tools
 from foveate.observe.cost import CostBook, Prices
+from foveate.observe.gpu import Gpus
+from foveate.observe.load import Load
 from foveate.observe.loop_lag import LoopLag
 from foveate.observe.metrics import Metrics, Reading
 from foveate.observe.observer import Observer, TraceSink
+from foveate.observe.processes import resident_bytes
 from foveate.observe.request_log import RequestLog
+from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import LogSettings, Settings, TraceSettings
 
 
@@ -69,6 +73,21 @@ def bind(
     metrics.bind("foveate_traces_dropped_total", lambda: observer.traces.dropped if observer.traces else 0)
     metrics.bind("foveate_request_log_dropped_total", lambda: request_log.dropped if request_log else 0)
     _bind_upstreams(metrics, tools.relay)
+
+
+def bind_load(metrics: Metrics, load: Load, runtime: LocalRuntime) -> None:
+    """Tie the gauges of queues, memory and GPUs to those who know."""
+    gpus = Gpus()
+    metrics.bind("foveate_encoder_queue_length", lambda: load.encoder_waiting)
+    metrics.bind("foveate_encoders_busy", load.encoders_busy)
+    metrics.bind("foveate_llm_waiting", lambda: load.llm_waiting)
+    metrics.bind("foveate_llm_running", lambda: load.llm_running)
+    metrics.bind("foveate_process_resident_bytes", lambda: resident_bytes(runtime.processes()))
+    metrics.bind("foveate_gpu_utilisation", lambda: {gpu: one.utilisation for gpu, one in gpus.read().items()})
+    metrics.bind(
+        "foveate_gpu_memory_used_bytes", lambda: {gpu: one.memory_used_bytes for gpu, one in gpus.read().items()}
+    )
+    metrics.bind("foveate_gpu_memory_bytes", lambda: {gpu: one.memory_bytes for gpu, one in gpus.read().items()})
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
 
 

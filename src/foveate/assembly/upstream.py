@@ -29,6 +29,7 @@ from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.port import PromptSide
 from foveate.models.preload import preload_modules
 from foveate.models.unknown import UnknownModel
+from foveate.observe.load import Load
 from foveate.observe.metrics import Metrics
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
@@ -46,6 +47,7 @@ async def upstream_journey(
         checked = check(settings)
         assert checked.relay is not None, "checked for --engine upstream"
         metrics = Metrics()
+        load = Load(metrics)
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings.log, scope)
@@ -59,7 +61,7 @@ async def upstream_journey(
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        serving = await _load(settings, files, relay, runtime, say)
+        serving = await _load(settings, files, relay, runtime, say=say, load=load)
         scope.push_async_callback(serving.stop)
         if relay.takes_embeddings:
             await check_upstreams(serving, relay, arena)
@@ -85,6 +87,7 @@ async def upstream_journey(
         )
         lag = await scope.enter_async_context(gauges.loop_lag(metrics))
         gauges.bind(metrics, tools, lag, request_log)
+        gauges.bind_load(metrics, load, runtime)
         yield Journey(tools, models=())
 
 
@@ -108,7 +111,7 @@ async def _runtime(files: ModelFiles | None, arena: Arena) -> LocalRuntime:
 
 
 async def _load(
-    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime, say: Say
+    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime, *, say: Say, load: Load
 ) -> Serving:
     """Look at the upstreams while all that is needed here starts. The first failure ends the others. Raises StartupError."""
     encodes = files is not None and relay.takes_embeddings
@@ -116,9 +119,9 @@ async def _load(
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(relay.start())
             here = tasks.create_task(
-                load_version(files, files.name, settings, runtime=runtime, number=0, say=say)
+                load_version(files, files.name, settings, runtime=runtime, number=0, say=say, load=load)
                 if files is not None and encodes
-                else _without_engine(settings, files, relay, runtime)
+                else _without_engine(settings, files, relay, runtime, load)
             )
     except* StartupError as group:
         raise group.exceptions[0] from None
@@ -126,10 +129,10 @@ async def _load(
 
 
 async def _without_engine(
-    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime
+    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime, load: Load
 ) -> Serving:
     """Start media workers, which need no model as no picture is processed here, and load the prices where they are known."""
-    media = MediaPool(runtime, pool_config(settings, ModelFiles("", "", "unknown"), 0))
+    media = MediaPool(runtime, pool_config(settings, ModelFiles("", "", "unknown"), 0), load)
     engine = NoEngine(relay)
     loading: list[TextWork] = []
 

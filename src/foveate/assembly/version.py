@@ -17,6 +17,7 @@ from foveate.media.messages import WorkerConfig
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
+from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
@@ -42,15 +43,15 @@ def served_name(settings: Settings, files: ModelFiles) -> str:
 
 
 async def load_version(
-    files: ModelFiles, name: str, settings: Settings, *, runtime: LocalRuntime, number: int, say: Say
+    files: ModelFiles, name: str, settings: Settings, *, runtime: LocalRuntime, number: int, say: Say, load: Load
 ) -> Serving:
     """Start a version's workers and engine while its prompt side loads, and take a picture through them.
 
     ``number`` counts the versions that this server had: its processes are named by it. The first failure ends the others: raises
     StartupError with none left running.
     """
-    media = MediaPool(runtime, pool_config(settings, files, number))
-    engine = engine_of(settings, files, name, runtime=runtime, number=number, say=say)
+    media = MediaPool(runtime, pool_config(settings, files, number), load)
+    engine = engine_of(settings, files, name, runtime=runtime, number=number, say=say, load=load)
     loading: list[TextWork] = []
 
     async def stop() -> None:
@@ -79,15 +80,17 @@ async def load_version(
     return serving
 
 
-def another_version(settings: Settings, *, runtime: LocalRuntime, say: Say) -> Callable[[str], Awaitable[Serving]]:
+def another_version(
+    settings: Settings, *, runtime: LocalRuntime, say: Say, load: Load
+) -> Callable[[str], Awaitable[Serving]]:
     """Return what loads further versions beside the first, under the name that clients know the first by."""
     numbers = itertools.count(1)
 
-    async def load(path: str) -> Serving:
+    async def loaded(path: str) -> Serving:
         files, name = await find_model(path, settings, say)
-        return await load_version(files, name, settings, runtime=runtime, number=next(numbers), say=say)
+        return await load_version(files, name, settings, runtime=runtime, number=next(numbers), say=say, load=load)
 
-    return load
+    return loaded
 
 
 def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfig:

@@ -26,6 +26,12 @@ class CancelEncode(msgspec.Struct, frozen=True, tag="cancel_encode"):
     job_id: int
 
 
+class EncodeBegun(msgspec.Struct, frozen=True, tag="encode_begun"):
+    """A batch of these pictures has begun; each is still answered by itself."""
+
+    job_ids: list[int]
+
+
 class EncodeDone(msgspec.Struct, frozen=True, tag="encode_done"):
     """A picture's embeddings lie in its slot."""
 

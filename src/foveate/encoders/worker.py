@@ -19,7 +19,7 @@ from foveate.core.errors import DeadlineExceeded, EncodeFailed, FoveateError, Qu
 from foveate.core.media import EncodedImage
 from foveate.core.stages import Span
 from foveate.decisions.batching import choose_encode_batch
-from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.encoders.tensors import read_tensors, write_embeddings
 from foveate.models.port import Embeddings, VisionTower
 from foveate.runtime.port import ArenaAccess
@@ -114,6 +114,7 @@ class EncoderThread:
 
     def _encode(self, batch: list[Encode]) -> None:
         started = now()
+        self._post.send(EncodeBegun([work.job_id for work in batch]))
         readable: list[Encode] = []
         inputs: list[dict[str, torch.Tensor]] = []
         for work in batch:

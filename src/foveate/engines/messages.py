@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
 
 
@@ -28,4 +28,4 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
 
 
 Receives = Generate | Cancel | Encode | CancelEncode
-Sends = TokenEvent | FinishEvent | FailEvent | Cancelled | EncodeDone | EncodeRejected
+Sends = TokenEvent | FinishEvent | FailEvent | Cancelled | EncodeBegun | EncodeDone | EncodeRejected

@@ -29,9 +29,10 @@ from foveate.core.errors import (
 )
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
-from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.engines.messages import Cancel, Cancelled, Generate, Receives, Sends
 from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent, FinishEvent, Form
+from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
 
 _LOG = logging.getLogger("foveate.engine")
@@ -102,11 +103,12 @@ class ProcessEngine:
         start_seconds_max: float,
         on_progress: Callable[[str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
+        load: Load | None = None,
     ) -> None:
         """``index`` is in the process's name.
 
         ``on_progress`` gets lines on what is loading; ``on_restart`` is called each time a restarted process is
-        ready."""
+        ready; ``load`` is told what waits and what runs."""
         self._runtime = runtime
         self._spec = WorkerSpec(
             "engine",
@@ -126,6 +128,8 @@ class ProcessEngine:
         self._streams: dict[str, _Stream] = {}
         self._encoding: dict[int, asyncio.Future[EncodedImage]] = {}
         self._job_ids = itertools.count()
+        self._load = load or Load()
+        self._encoder_load = self._load.encoder()
         self._restarting: asyncio.Task[None] | None = None
         self._stopping = False
         self._back_off_seconds = _RESTART_SECONDS_MIN
@@ -171,6 +175,7 @@ class ProcessEngine:
         if self._worker is not None:
             await self._worker.stop(seconds_max=seconds_max)
         self._end_open("the engine was stopped")
+        self._load.forget(self._encoder_load)
 
     def _exited(self, worker: Worker) -> None:
         if worker is not self._worker:
@@ -202,6 +207,7 @@ class ProcessEngine:
             self._on_restart()
 
     def _end_open(self, why: str) -> None:
+        self._encoder_load.gone()
         for stream in self._streams.values():
             stream.put(EngineFailed(detail=why))
         for future in self._encoding.values():
@@ -212,11 +218,15 @@ class ProcessEngine:
 
     def _receive(self, message: Any) -> None:
         match message:
+            case EncodeBegun():
+                self._encoder_load.began(message.job_ids)
             case EncodeDone():
+                self._encoder_load.ended(message.job_id)
                 future = self._encoding.get(message.job_id)
                 if future is not None and not future.done():
                     future.set_result(message.image)
             case EncodeRejected():
+                self._encoder_load.ended(message.job_id)
                 future = self._encoding.get(message.job_id)
                 if future is not None and not future.done():
                     error = message.error
@@ -260,10 +270,14 @@ class ProcessEngine:
 
     async def _events(self, worker: Worker, request_id: str, stream: _Stream) -> AsyncGenerator[EngineEvent, None]:
         begun = ended = False
+        self._load.llm_waiting += 1
         try:
             while not ended:
                 event = await stream.get()
-                begun = True
+                if not begun:
+                    begun = True
+                    self._load.llm_waiting -= 1
+                    self._load.llm_running += 1
                 if isinstance(event, (FailEvent, FoveateError)):
                     ended = True
                     raise event.error.error() if isinstance(event, FailEvent) else event
@@ -276,6 +290,10 @@ class ProcessEngine:
                 if not begun:
                     await stream.closed()
             finally:
+                if begun:
+                    self._load.llm_running -= 1
+                else:
+                    self._load.llm_waiting -= 1
                 del self._streams[request_id]
 
     # --------------------------------------------------------------------------------------------------------- encoder
@@ -292,6 +310,7 @@ class ProcessEngine:
         future: asyncio.Future[EncodedImage] = asyncio.get_running_loop().create_future()
         self._encoding[job_id] = future
         submitted_at = now()
+        self._encoder_load.submitted(job_id)
         try:
             worker.send(Encode(job_id, prepared, out, deadline, submitted_at))
             done, _ = await asyncio.wait({future}, timeout=max(0.0, deadline - submitted_at))

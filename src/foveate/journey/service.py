@@ -116,6 +116,8 @@ class Journey:
         code, limit_name = (None, None) if error is None else (error.code, error.limit_name)
         record = job.ledger.end(outcome, error_code=code, limit_name=limit_name, at=now())
         self.tools.observer.ended(record)
+        if outcome != "estimated":
+            self.tools.observer.forbidden(error)
         if job.trial is not None and record.role is not None and outcome != "estimated":
             job.trial.ended(record.role, record, error)
 

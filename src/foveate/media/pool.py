@@ -28,6 +28,7 @@ from foveate.core.errors import (
 from foveate.media.messages import MediaJob, MediaReply
 from foveate.media.ticket import Ticket
 from foveate.media.turns import Turns
+from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -80,11 +81,12 @@ class _Seat:
 class MediaPool:
     """Runs media jobs, tenants in turn. Owned by the event loop."""
 
-    def __init__(self, runtime: Runtime, config: PoolConfig) -> None:
+    def __init__(self, runtime: Runtime, config: PoolConfig, load: Load | None = None) -> None:
         self.restarts = 0
         """Workers that died and were replaced or are about to be."""
         self.kills = 0
         """Workers killed because a job took too long or they broke the protocol."""
+        self._load = load or Load()
         self._runtime = runtime
         self._config = config
         self._seats = [_Seat(config.first_index + number) for number in range(config.workers)]
@@ -204,6 +206,7 @@ class MediaPool:
             assert seat.worker is not None
             ticket.attempts += 1
             ticket.began_at = now()
+            self._load.media_waited(ticket.began_at - ticket.queued_at)
             seat.ticket = ticket
             seat.timer = asyncio.get_running_loop().call_later(self._config.job_seconds_max, self._overrun, seat)
             seat.worker.send(ticket.job)
@@ -306,6 +309,7 @@ class MediaPool:
             ticket.fail(MediaCostly(detail=f"{ticket.attempts} workers died of it"))
         else:
             logger.warning("media worker %d died while it held job %d, which is tried again", seat.index, ticket.number)
+            ticket.queued_at = now()
             self._queue.add_first(ticket)
             self._dispatch()
 

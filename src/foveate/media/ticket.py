@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from foveate.core.clock import now
 from foveate.core.errors import FoveateError
 from foveate.media.messages import MediaJob, MediaReply
 
@@ -19,6 +20,8 @@ class Ticket:
         self.number = number
         self.whom = whom
         self.attempts = 0
+        self.queued_at = now()
+        """When it began to wait for a worker, in monotonic seconds."""
         self.began_at = 0.0
         """When a worker was given it last, in monotonic seconds."""
         self.reply: asyncio.Future[MediaReply] = asyncio.get_running_loop().create_future()

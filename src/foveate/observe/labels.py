@@ -11,11 +11,14 @@ import msgspec
 
 from foveate.core.budget import FIELDS
 from foveate.core.errors import error_classes
+from foveate.core.errors.media import URL_RULES
 from foveate.core.stages import STAGES, Modality
 from foveate.decisions.budget import SERVER_LIMITS
 from foveate.decisions.canary import Fault
 from foveate.decisions.objectives import OBJECTIVES, WINDOWS
-from foveate.observe.records import OUTCOMES
+from foveate.observe.gpu import GPUS_MAX
+from foveate.observe.processes import PROCESS_KINDS
+from foveate.observe.records import OUTCOMES, TOPOLOGIES
 
 FetchOutcome = Literal["fetched", "not_modified", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
 FETCH_OUTCOMES: Final[tuple[FetchOutcome, ...]] = get_args(FetchOutcome)
@@ -51,7 +54,11 @@ class Metric(msgspec.Struct, frozen=True):
 MODALITY: Final = Label("modality", get_args(Modality))
 ENDED_MODALITY: Final = Label("modality", (*get_args(Modality), "unknown"))
 """``unknown``: refused before the body was understood."""
+TOPOLOGY: Final = Label("topology", TOPOLOGIES)
 OUTCOME: Final = Label("outcome", OUTCOMES)
+RULE: Final = Label("rule", URL_RULES)
+PROCESS: Final = Label("process", PROCESS_KINDS)
+GPU: Final = Label("gpu", tuple(map(str, range(GPUS_MAX))))
 STAGE: Final = Label("stage", STAGES)
 ITEM_STAGE: Final = Label("stage", STAGES[1:7])
 CODE: Final = Label("code", tuple(sorted(error_classes())))
@@ -65,9 +72,10 @@ LIMIT: Final = Label("limit", (*(field.name for field in FIELDS), *SERVER_LIMITS
 """What a rejection may name: a field of a tier, or a setting that holds for all of them."""
 
 SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
-TOKEN_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
 LAG_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+BATCH: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
 IMAGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 PIXELS: Final = tuple(1e6 * size for size in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128))
+FRAMES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0, 1024.0)
 BYTES: Final = tuple(float(1 << power) for power in range(12, 28))
 TOKENS: Final = tuple(float(1 << power) for power in range(4, 18))

@@ -24,6 +24,7 @@ from foveate.observe.records import (
     LedgerRecord,
     Outcome,
     Role,
+    TokenGaps,
 )
 from foveate.observe.spending import Spent, total
 
@@ -123,6 +124,7 @@ class RequestLedger:
         self._spans: list[Span] = []
         self._items: dict[int, ItemLedger] = {}
         self._choices: dict[int, _Choice] = {}
+        self._gaps: TokenGaps | None = None
         self._first_token_at: float | None = None
         self._ended = False
 
@@ -158,6 +160,9 @@ class RequestLedger:
         if timing is None:
             self._choices[choice] = _Choice(at)
             return
+        if tokens:
+            self._gaps = self._gaps or TokenGaps()
+            self._gaps.note(max(at - timing.last_at, 0.0), tokens)
         timing.last_at = at
         timing.tokens_after_first += tokens
 
@@ -224,6 +229,7 @@ class RequestLedger:
             spans=tuple(self._spans),
             trace=self.trace,
             role=self.role,
+            gaps=self._gaps,
         )
 
     def _engine_seen_ms(self, breakdown: Breakdown) -> float:

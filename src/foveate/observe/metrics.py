@@ -11,7 +11,7 @@ Counting therefore belongs to one thread (the loop's); a scrape may run in anoth
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -102,6 +102,17 @@ class Metrics(Collector):
             series = self._distributions[key]
         series.counts[bisect_left(series.bounds, value)] += 1
         series.sum += value
+
+    def observe_many(self, name: str, *labels: str, counts: Sequence[int], total: float) -> None:
+        """Add observations that were counted in the histogram's own buckets before; ``total`` is their sum."""
+        key = (name, *labels)
+        series = self._distributions.get(key)
+        if series is None:
+            self._new(key, "histogram")
+            series = self._distributions[key]
+        for index, count in enumerate(counts):
+            series.counts[index] += count
+        series.sum += total
 
     def bind(self, name: str, read: Callable[[], Reading]) -> None:
         """Have a metric that the table marks as read answered by ``read``.

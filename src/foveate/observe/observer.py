@@ -9,7 +9,7 @@ import msgspec
 
 from foveate.core import clock
 from foveate.core.budget import Caller
-from foveate.core.errors import FoveateError
+from foveate.core.errors import FoveateError, UrlRefused
 from foveate.core.stages import Modality, Stage
 from foveate.decisions.objectives import Targets
 from foveate.observe.cost import CostBook, Prices
@@ -17,7 +17,7 @@ from foveate.observe.labels import CODE, ITEM_STAGE, LIMIT, OTHER
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
 from foveate.observe.recent import RecentRequests
-from foveate.observe.records import Breakdown, Counts, LedgerRecord, outcome_of
+from foveate.observe.records import Breakdown, Counts, LedgerRecord, Topology, outcome_of
 from foveate.observe.request_log import RequestLog
 from foveate.observe.slo import Objectives
 
@@ -61,9 +61,12 @@ class Observer:
         costs: CostBook | None = None,
         targets: Mapping[Modality, Targets] | None = None,
         traces: TraceSink | None = None,
+        *,
+        topology: Topology = "agg",
     ) -> None:
         self.metrics = metrics
         self._log = log
+        self._topology = topology
         self.traces = traces
         self.costs = CostBook(Prices()) if costs is None else costs
         self.objectives = Objectives(
@@ -108,11 +111,17 @@ class Observer:
         self.metrics.count("foveate_requests_total", "unknown", outcome_of(error))
         self.metrics.count("foveate_errors_total", error.code)
         self._budget(error.limit_name)
+        self.forbidden(error)
         if self._log is not None:
             tenant, tier = ("", "") if caller is None else (caller.tenant, caller.budget.tier)
             nothing = Breakdown({}, None, total_ms, None, total_ms)
             ending = (outcome_of(error), error.code, error.limit_name, received_at, at)
             self._log.write(LedgerRecord(request_id, "", tenant, tier, "unknown", *ending, Counts(), nothing, ()))
+
+    def forbidden(self, error: FoveateError | None) -> None:
+        """Count the rule of the URL policy that refused a request, where it is one that did."""
+        if isinstance(error, UrlRefused) and error.rule is not None:
+            self.metrics.count("foveate_policy_refusals_total", error.rule)
 
     def _error(self, record: LedgerRecord) -> None:
         if record.error_code is not None:
@@ -128,16 +137,19 @@ class Observer:
     def _times(self, record: LedgerRecord) -> None:
         # Stages only where there was a first token: how far a failed request had come by then is no one's latency.
         observe = self.metrics.observe
-        breakdown, modality = record.breakdown, record.modality
-        observe("foveate_request_seconds", modality, value=breakdown.total_ms / 1e3)
+        breakdown, modality, topology = record.breakdown, record.modality, self._topology
+        observe("foveate_request_seconds", modality, topology, value=breakdown.total_ms / 1e3)
         if breakdown.ttft_ms is None:
             return
-        observe("foveate_ttft_seconds", modality, value=breakdown.ttft_ms / 1e3)
-        observe("foveate_unattributed_seconds", modality, value=breakdown.unattributed_ms / 1e3)
+        observe("foveate_ttft_seconds", modality, topology, value=breakdown.ttft_ms / 1e3)
+        observe("foveate_unattributed_seconds", modality, topology, value=breakdown.unattributed_ms / 1e3)
         for stage, ms in breakdown.stages.items():
-            observe("foveate_stage_seconds", stage, modality, value=ms / 1e3)
+            observe("foveate_stage_seconds", stage, modality, topology, value=ms / 1e3)
         if breakdown.tpot_ms is not None:
-            observe("foveate_tpot_seconds", modality, value=breakdown.tpot_ms / 1e3)
+            observe("foveate_tpot_seconds", modality, topology, value=breakdown.tpot_ms / 1e3)
+        if record.gaps is not None:
+            name, gaps = "foveate_inter_token_seconds", record.gaps
+            self.metrics.observe_many(name, modality, topology, counts=gaps.counts, total=gaps.seconds)
 
     def _carried(self, record: LedgerRecord) -> None:
         counts, modality = record.counts, record.modality
@@ -146,6 +158,8 @@ class Observer:
         if modality == "multimodal":
             self._carry("images", counts.images)
             self._carry("pixels", counts.pixels)
+            if counts.frames:
+                self._carry("frames", counts.frames)
             self._carry("media_bytes", counts.media_bytes)
             self._carry("visual_tokens", counts.visual_tokens)
 

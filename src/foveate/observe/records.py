@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -21,6 +22,11 @@ CachedSource = Literal["cache", "revalidated"]
 Role = Literal["stable", "canary"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 """Of a version of the model: the one that serves, or a new one on trial beside it."""
+Topology = Literal["agg", "e-pd", "e-p-d"]
+TOPOLOGIES: Final[tuple[Topology, ...]] = get_args(Topology)
+"""Where the encoder and the language model run: together, the encoder apart, prefill and token decode apart, too."""
+TOKEN_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Upper bounds of the buckets that times a token are counted in."""
 Found = Literal["encoder_cache", "processor_cache", "in_flight"]
 """What spared the work on an item: a cache, or equal work in flight for another request."""
 
@@ -99,6 +105,18 @@ class Breakdown(msgspec.Struct, frozen=True):
         return {stage: us / 1e3 for stage, us in stages.items()}, ttft, rest / 1e3
 
 
+class TokenGaps(msgspec.Struct):
+    """Times between a choice's tokens, counted in the buckets of TOKEN_SECONDS (the last: beyond them), and their sum in seconds."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TOKEN_SECONDS) + 1))
+    seconds: float = 0.0
+
+    def note(self, seconds: float, tokens: int) -> None:
+        """Count that ``tokens`` came together, ``seconds`` after what came before them."""
+        self.counts[bisect_left(TOKEN_SECONDS, seconds / tokens)] += tokens
+        self.seconds += seconds
+
+
 class Arrival(msgspec.Struct, frozen=True):
     """How far a transfer over the network came: after ``redirects`` redirects, in ``retries`` + 1 tries; ``partial_bytes`` is what had
     come in the last of them where it failed (``None``: it came to its end).
@@ -136,7 +154,8 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     empty where nobody could tell who asks.
     ``limit_name`` is the limit that refused it, of a tier or of the server. ``spent`` includes that of all items; ``spans``
     are the request's own, as they were recorded, and ``trace`` is the trace that its caller said it belongs to.
-    ``role`` is that of the model's version which it was given to while a new one was on trial.
+    ``role`` is that of the model's version which it was given to while a new one was on trial. ``gaps`` are None where no choice
+    had two outputs.
     """
 
     request_id: str
@@ -156,3 +175,4 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     spans: tuple[Span, ...] = ()
     trace: TraceContext | None = None
     role: Role | None = None
+    gaps: TokenGaps | None = None

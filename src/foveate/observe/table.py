@@ -21,20 +21,18 @@ from foveate.observe.labels import (
     CODE,
     COMPARED,
     ENDED_MODALITY,
-    FETCH_OUTCOMES,
+    FRAMES,
     IMAGES,
     ITEM_STAGE,
-    LAG_SECONDS,
     LIMIT,
     MODALITY,
     OBJECTIVE,
     OUTCOME,
     PIXELS,
-    RELOAD,
     SECONDS,
     STAGE,
-    TOKEN_SECONDS,
     TOKENS,
+    TOPOLOGY,
     UPSTREAM_OUTCOMES,
     VERDICT,
     WINDOW,
@@ -43,11 +41,12 @@ from foveate.observe.labels import (
     Label,
     Metric,
 )
-from foveate.observe.records import ROLES
+from foveate.observe.records import ROLES, TOKEN_SECONDS
+from foveate.observe.table_parts import parts
 
 
 def _requests() -> list[Metric]:
-    by = (MODALITY,)
+    by, over = (MODALITY,), (MODALITY, TOPOLOGY)
 
     def row(name: str, kind: Kind, help_: str, labels: tuple[Label, ...], buckets: tuple[float, ...] = ()) -> Metric:
         return Metric("Requests", f"foveate_{name}", kind, help_, labels, buckets)
@@ -55,17 +54,19 @@ def _requests() -> list[Metric]:
     ttft = "From the request's last byte to its first token: all stages and the unattributed time."
     stage = "Time of a stage on the critical path of a request that reached its first token."
     total = "From the request's last byte to its end, whatever the end."
+    gap = "Time between two outputs of a choice, for each token of the later one."
     tpot = "Mean time per output token after the first, one observation a request."
     return [
         row("requests_total", "counter", "Requests ended, by how they ended.", (ENDED_MODALITY, OUTCOME)),
         row("errors_total", "counter", "Requests ended in an error, by its code.", (CODE,)),
         row("requests_in_flight", "gauge", "Requests that have begun and not ended.", by),
-        row("request_seconds", "histogram", total, by, SECONDS),
-        row("ttft_seconds", "histogram", ttft, by, SECONDS),
-        row("stage_seconds", "histogram", stage, (STAGE, MODALITY), SECONDS),
-        row("unattributed_seconds", "histogram", "Time before the first token that no stage covers.", by, SECONDS),
+        row("request_seconds", "histogram", total, over, SECONDS),
+        row("ttft_seconds", "histogram", ttft, over, SECONDS),
+        row("stage_seconds", "histogram", stage, (STAGE, *over), SECONDS),
+        row("unattributed_seconds", "histogram", "Time before the first token that no stage covers.", over, SECONDS),
         row("item_stage_seconds", "histogram", "A picture's time in a stage, critical or not.", (ITEM_STAGE,), SECONDS),
-        row("tpot_seconds", "histogram", tpot, by, TOKEN_SECONDS),
+        row("tpot_seconds", "histogram", tpot, over, TOKEN_SECONDS),
+        row("inter_token_seconds", "histogram", gap, over, TOKEN_SECONDS),
     ]
 
 
@@ -74,6 +75,7 @@ def _carried() -> list[Metric]:
     for what, help_, labels, buckets in (
         ("images", "Pictures", (), IMAGES),
         ("pixels", "Pixels of pictures, as displayed", (), PIXELS),
+        ("frames", "Frames taken of videos, of those that have any", (), FRAMES),
         ("media_bytes", "Bytes of encoded media", (), BYTES),
         ("visual_tokens", "Prompt tokens that stand for pictures", (), TOKENS),
         ("text_tokens", "Prompt tokens of text", (MODALITY,), TOKENS),
@@ -227,50 +229,6 @@ def _objectives() -> list[Metric]:
     ]
 
 
-def _parts() -> list[Metric]:
-    def read(section: str, name: str, kind: Kind, help_: str) -> Metric:
-        return Metric(section, f"foveate_{name}", kind, help_, read=True)
-
-    media, memory, gateway = "Media", "Engine and memory", "Gateway"
-    fetches = Label("outcome", FETCH_OUTCOMES)
-    lag = "How late the event loop wakes what is due; a stall counts once for each sample it held up."
-    p99 = "99th percentile of the event-loop lag over the probe's window."
-    dropped = "Request-log lines dropped because their writer failed or could not keep up."
-    uses = Label("outcome", ("held", "not_held"))
-    return [
-        read(media, "aliases", "gauge", "Clients' own names for media (uuid) that are bound."),
-        Metric(media, "foveate_alias_uses_total", "counter", "Media named by a uuid instead of sent.", (uses,)),
-        Metric(media, "foveate_fetches_total", "counter", "Media fetches over the network.", (fetches,)),
-        Metric(
-            media, "foveate_fetch_retries_total", "counter", "Fetches tried once more: a lost connection, or a 5xx."
-        ),
-        read(
-            media,
-            "bad_media_refusals_total",
-            "counter",
-            "Media refused at once because decoding them failed just before.",
-        ),
-        read(media, "media_workers", "gauge", "Media workers that can take work."),
-        read(media, "media_workers_busy", "gauge", "Media workers that hold work."),
-        read(media, "media_queue_length", "gauge", "Jobs that wait for a media worker."),
-        read(media, "media_worker_restarts_total", "counter", "Media workers replaced."),
-        read(memory, "engine_ready", "gauge", "1 when the engine can take a request, else 0."),
-        read(memory, "engine_restarts_total", "counter", "Engine processes replaced."),
-        read(memory, "arena_used_bytes", "gauge", "Bytes of the shared-memory arena in slots."),
-        read(memory, "arena_capacity_bytes", "gauge", "Size of the shared-memory arena."),
-        Metric(gateway, "foveate_reloads_total", "counter", "Reloads of the settings, by outcome.", (RELOAD,)),
-        Metric(gateway, "foveate_event_loop_lag_seconds", "histogram", lag, (), LAG_SECONDS),
-        read(gateway, "event_loop_lag_p99_seconds", "gauge", p99),
-        read(gateway, "request_log_dropped_total", "counter", dropped),
-        read(
-            gateway,
-            "traces_dropped_total",
-            "counter",
-            "Requests whose trace was lost: no collector, or too slow a one.",
-        ),
-    ]
-
-
 def _upstreams() -> list[Metric]:
     of = Label("upstream", settings="upstream.servers")
     ended = Label("outcome", UPSTREAM_OUTCOMES)
@@ -304,7 +262,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_kv_prefix(),
     *_canary(),
     *_budget(),
-    *_parts(),
+    *parts(),
     *_upstreams(),
 )
 

@@ -13,7 +13,7 @@ from tests.unit.engines.embedded.driver import Outbox
 
 from foveate.core.clock import now
 from foveate.core.media import PreparedImage
-from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.encoders.tensors import read_embeddings
 from foveate.encoders.worker import EncoderThread
 from foveate.models.port import Embeddings
@@ -67,7 +67,14 @@ class Bench:
         return Encode(self._jobs, prepared, arena.allocate(out_bytes), now() + deadline, now())
 
     def answers(self, count: int) -> list[Any]:
-        return self.outbox.wait_for(lambda sent: len(sent) >= count)
+        def all_of(sent: list[Any]) -> list[Any]:
+            return [message for message in sent if not isinstance(message, EncodeBegun)]
+
+        return all_of(self.outbox.wait_for(lambda sent: len(all_of(sent)) >= count))
+
+    def batches(self) -> list[list[int]]:
+        """Return the batches that it told of."""
+        return [message.job_ids for message in self.outbox.sent if isinstance(message, EncodeBegun)]
 
 
 @pytest.fixture
@@ -107,6 +114,7 @@ def test_a_batch_holds_pictures_of_one_shape() -> None:
     bench.thread.close(30)
     assert bench.tower.batches == [3, 1, 1]
     assert order == [1, 3, 4, 2, 5]
+    assert bench.batches() == [[1, 3, 4], [2], [5]]
 
 
 def test_one_bad_picture_fails_alone() -> None:

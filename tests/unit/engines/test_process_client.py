@@ -21,12 +21,13 @@ from foveate.core.errors import (
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.request import Sampling
-from foveate.encoders.messages import CancelEncode, Encode, EncodeDone, EncodeRejected
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.engines import process_client
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import EngineInfo, EngineWork, FailEvent, FinishEvent, TokenEvent
+from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Ready, WorkerSpec
 
 INFO = EngineInfo("model", "version", 64, 1000)
@@ -93,6 +94,7 @@ class Bench:
         self.runtime = FakeRuntime()
         self.lines: list[str] = []
         self.restarted = asyncio.Event()
+        self.load = Load()
         self.engine = EmbeddedEngine(
             self.runtime,
             EmbeddedConfig("directory", "model"),
@@ -100,6 +102,7 @@ class Bench:
             start_seconds_max=5,
             on_progress=self.lines.append,
             on_restart=self.restarted.set,
+            load=self.load,
         )
 
     @property
@@ -288,6 +291,33 @@ async def test_encode(bench: Bench) -> None:
     with pytest.raises(EncodeFailed, match="odd"):
         await second
     assert bench.worker.sent.empty()
+
+
+async def test_what_waits_and_what_runs_is_told(bench: Bench) -> None:
+    (first, first_id), (second, second_id) = await _encoding(bench), await _encoding(bench)
+    assert bench.load.encoder_waiting == 2
+    bench.worker.say(EncodeBegun([first_id]))
+    assert bench.load.encoder_waiting == 1
+    assert bench.load.encoders_busy() > 0
+    bench.worker.say(EncodeDone(first_id, ENCODED))
+    bench.worker.say(EncodeRejected(second_id, EncodeFailed().record()))
+    await asyncio.wait((first, second))
+    assert isinstance(second.exception(), EncodeFailed)
+    assert bench.load.encoder_waiting == 0
+    stream, event = await bench.generating("a")
+    assert (bench.load.llm_waiting, bench.load.llm_running) == (1, 0)
+    bench.worker.say(TokenEvent("a", 0, "x", [1]))
+    await event
+    assert (bench.load.llm_waiting, bench.load.llm_running) == (0, 1)
+    await stream.aclose()
+    assert await bench.worker.sent.get() == Cancel("a")
+    assert (bench.load.llm_waiting, bench.load.llm_running) == (0, 0)
+    (third, _), (other, waits) = await _encoding(bench), await bench.generating("b")
+    bench.worker.kill()
+    await asyncio.wait((third, waits))
+    assert (third.exception() is not None, waits.exception() is not None) == (True, True)
+    assert (bench.load.encoder_waiting, bench.load.llm_waiting) == (0, 0)
+    await other.aclose()
 
 
 @pytest.mark.parametrize("answer", ["done", "dropped"])

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foveate.decisions.eviction import EVICTION_REASONS, CacheStats
 from foveate.observe.metrics import Metrics
+from foveate.observe.records import TokenGaps
 from foveate.observe.table import METRICS
 
 
@@ -28,17 +29,33 @@ def test_counters_gauges_and_histograms() -> None:
     metrics.move("foveate_requests_in_flight", "text", by=2)
     metrics.move("foveate_requests_in_flight", "text", by=-1)
     for value in (0.0004, 0.0005, 0.3, 1000.0):
-        metrics.observe("foveate_ttft_seconds", "text", value=value)
+        metrics.observe("foveate_ttft_seconds", "text", "agg", value=value)
     found = scrape(metrics)
     assert found["foveate_requests_total", ("text", "answered")] == 3
     assert found["foveate_requests_in_flight", ("text",)] == 1
-    assert found["foveate_ttft_seconds_count", ("text",)] == 4
-    assert found["foveate_ttft_seconds_sum", ("text",)] == pytest.approx(1000.3009)
-    assert found["foveate_ttft_seconds_bucket", ("0.0005", "text")] == 2
-    assert found["foveate_ttft_seconds_bucket", ("0.2", "text")] == 2
-    assert found["foveate_ttft_seconds_bucket", ("0.5", "text")] == 3
-    assert found["foveate_ttft_seconds_bucket", ("60.0", "text")] == 3
-    assert found["foveate_ttft_seconds_bucket", ("+Inf", "text")] == 4
+    assert found["foveate_ttft_seconds_count", ("text", "agg")] == 4
+    assert found["foveate_ttft_seconds_sum", ("text", "agg")] == pytest.approx(1000.3009)
+    assert found["foveate_ttft_seconds_bucket", ("0.0005", "text", "agg")] == 2
+    assert found["foveate_ttft_seconds_bucket", ("0.2", "text", "agg")] == 2
+    assert found["foveate_ttft_seconds_bucket", ("0.5", "text", "agg")] == 3
+    assert found["foveate_ttft_seconds_bucket", ("60.0", "text", "agg")] == 3
+    assert found["foveate_ttft_seconds_bucket", ("+Inf", "text", "agg")] == 4
+
+
+def test_observations_that_were_counted_before() -> None:
+    metrics = Metrics()
+    gaps = TokenGaps()
+    gaps.note(0.03, 3)
+    gaps.note(100.0, 1)
+    for _ in range(2):
+        name = "foveate_inter_token_seconds"
+        metrics.observe_many(name, "text", "agg", counts=gaps.counts, total=gaps.seconds)
+    found = scrape(metrics)
+    assert found["foveate_inter_token_seconds_count", ("text", "agg")] == 8
+    assert found["foveate_inter_token_seconds_sum", ("text", "agg")] == pytest.approx(200.06)
+    assert found["foveate_inter_token_seconds_bucket", ("0.005", "text", "agg")] == 0
+    assert found["foveate_inter_token_seconds_bucket", ("0.01", "text", "agg")] == 6
+    assert found["foveate_inter_token_seconds_bucket", ("5.0", "text", "agg")] == 6
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from foveate.core.errors import BodyTooLarge, HouseFull, Unauthenticated
+from foveate.core.errors import BodyTooLarge, HouseFull, Unauthenticated, UrlRefused
 from foveate.core.stages import STAGES, Span
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
@@ -20,7 +20,7 @@ def samples(metrics: Metrics) -> dict[str, float]:
     for family in text_string_to_metric_families(metrics.exposition()[0].decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={sample.labels[name]}" for name in sorted(sample.labels))
-            if "le=" not in labels:
+            if "le" not in sample.labels:
                 found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
     return found
 
@@ -53,20 +53,26 @@ def test_an_answered_request_with_pictures() -> None:
     found = samples(metrics)
     assert found["foveate_requests_in_flight{modality=multimodal}"] == 0
     assert found["foveate_requests_total{modality=multimodal,outcome=answered}"] == 1
-    assert round(found["foveate_ttft_seconds_sum{modality=multimodal}"], 6) == 1.0
-    assert round(found["foveate_request_seconds_sum{modality=multimodal}"], 6) == 2.0
-    assert round(found["foveate_tpot_seconds_sum{modality=multimodal}"], 6) == 0.25
-    assert round(found["foveate_stage_seconds_sum{modality=multimodal,stage=media_decode}"], 6) == 0.2
+    assert round(found["foveate_ttft_seconds_sum{modality=multimodal,topology=agg}"], 6) == 1.0
+    assert round(found["foveate_request_seconds_sum{modality=multimodal,topology=agg}"], 6) == 2.0
+    assert round(found["foveate_tpot_seconds_sum{modality=multimodal,topology=agg}"], 6) == 0.25
+    assert round(found["foveate_stage_seconds_sum{modality=multimodal,stage=media_decode,topology=agg}"], 6) == 0.2
     assert round(found["foveate_item_stage_seconds_sum{stage=media_decode}"], 6) == 0.3
+    assert round(found["foveate_inter_token_seconds_sum{modality=multimodal,topology=agg}"], 6) == 0.25
+    assert found["foveate_inter_token_seconds_count{modality=multimodal,topology=agg}"] == 1
     assert found["foveate_images_total"] == 2
+    assert found["foveate_request_frames_count"] == 0, "of videos only"
     assert found["foveate_request_pixels_sum"] == 100
     assert found["foveate_media_bytes_total"] == 200
     assert found["foveate_visual_tokens_total"] == 30
     assert found["foveate_output_tokens_total{modality=multimodal}"] == 2
     assert not [name for name in found if "modality=text" in name]
-    stages = sum(found.get(f"foveate_stage_seconds_sum{{modality=multimodal,stage={stage}}}", 0.0) for stage in STAGES)
-    unattributed = found["foveate_unattributed_seconds_sum{modality=multimodal}"]
-    assert round(stages + unattributed - found["foveate_ttft_seconds_sum{modality=multimodal}"], 9) == 0
+    stages = sum(
+        found.get(f"foveate_stage_seconds_sum{{modality=multimodal,stage={stage},topology=agg}}", 0.0)
+        for stage in STAGES
+    )
+    unattributed = found["foveate_unattributed_seconds_sum{modality=multimodal,topology=agg}"]
+    assert round(stages + unattributed - found["foveate_ttft_seconds_sum{modality=multimodal,topology=agg}"], 9) == 0
 
 
 def test_a_text_request_leaves_no_trace_in_media_series() -> None:
@@ -76,7 +82,7 @@ def test_a_text_request_leaves_no_trace_in_media_series() -> None:
     answer(ledger)
     observer.ended(ledger.end("answered", error_code=None, at=12.0))
     found = samples(metrics)
-    assert found["foveate_ttft_seconds_count{modality=text}"] == 1
+    assert found["foveate_ttft_seconds_count{modality=text,topology=agg}"] == 1
     assert found["foveate_request_images_count"] == 0
     assert not [name for name in found if "modality=multimodal" in name]
 
@@ -95,8 +101,20 @@ def test_a_request_without_a_first_token_adds_no_latency_but_its_error() -> None
     assert found["foveate_errors_total{code=engine_failed}"] == 1
     assert found["foveate_errors_total{code=internal_error}"] == 1
     assert found["foveate_requests_total{modality=multimodal,outcome=cancelled}"] == 1
-    assert found["foveate_request_seconds_count{modality=multimodal}"] == 3
+    assert found["foveate_request_seconds_count{modality=multimodal,topology=agg}"] == 3
     assert not [name for name in found if name.startswith(("foveate_ttft", "foveate_stage"))]
+
+
+def test_a_refusal_by_the_url_policy_is_counted_by_its_rule() -> None:
+    metrics = Metrics()
+    observer = Observer(metrics, None, topology="e-pd")
+    observer.refused("r", (10.0, 11.0), UrlRefused("No (rule: loopback)."), None)
+    observer.forbidden(UrlRefused("An upstream's own words."))
+    observer.forbidden(None)
+    observer.forbidden(HouseFull())
+    name = "foveate_policy_refusals_total"
+    found = samples(metrics)
+    assert {each: value for each, value in found.items() if each.startswith(name)} == {f"{name}{{rule=loopback}}": 1}
 
 
 def test_the_request_log_gets_every_ending(tmp_path: Path) -> None:

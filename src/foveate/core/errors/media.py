@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from foveate.core.errors.base import Failed, Kind, Refused
 
 
@@ -119,11 +122,42 @@ class UrlInvalid(Refused):
     sentence = "The media URL is not valid."
 
 
+URL_RULES: Final = (
+    "scheme",
+    "port",
+    "host",
+    "downgrade",
+    "local name",
+    "file",
+    "file root",
+    "metadata",
+    "loopback",
+    "private",
+    "link-local",
+    "site-local",
+    "carrier-grade NAT",
+    "local-use NAT64",
+    "multicast",
+    "documentation",
+    "benchmarking",
+    "reserved",
+    "unspecified",
+)
+"""Every rule that a refusal by the URL policy may name (docs/url-policy.md)."""
+_RULE: Final = re.compile(r"\(rule: ([^)]*)\)\.$")
+
+
 class UrlRefused(Refused):
-    """The URL policy forbids this address."""
+    """The URL policy forbids this address. Its sentence names the rule."""
 
     code = "media_url_refused"
     sentence = "This media URL is not allowed."
+
+    @property
+    def rule(self) -> str | None:
+        """The rule, one of URL_RULES; None where the sentence names none."""
+        found = _RULE.search(self.public)
+        return found[1] if found is not None and found[1] in URL_RULES else None
 
 
 class FetchRejected(Refused):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 from foveate.runtime.arena import Arena
@@ -25,6 +26,13 @@ class LocalRuntime:
         worker = LocalWorker(spec, self._forkserver, self._workers.discard)
         self._workers.add(worker)
         return worker
+
+    def processes(self) -> list[tuple[str, int]]:
+        """Return what each process of ours is and its pid, this one's first. May be called from any thread."""
+        found = [("gateway", os.getpid())]
+        if self._forkserver.pid is not None:
+            found.append(("forkserver", self._forkserver.pid))
+        return found + [(worker.spec.role, worker.pid) for worker in list(self._workers) if worker.pid is not None]
 
     async def close(self) -> None:
         """See the port. Workers that still run are killed: whoever wants them to finish stops them first."""
