@@ -16,10 +16,14 @@ import msgspec
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """One answer: HTTP status, milliseconds to the first byte of the answer, ``Server-Timing`` as numbers, and the text."""
+    """One answer: HTTP status, milliseconds to its first byte and to its first token, ``Server-Timing`` as numbers, and the text.
+
+    A server that sends its headers before it has a token has a first byte that says nothing. Without a token: ``total_ms``.
+    """
 
     status: int
     first_ms: float
+    token_ms: float
     total_ms: float
     timing: dict[str, float]
     text: str
@@ -53,17 +57,25 @@ class Connection:
         self._socket.sendall(request)
         sent = time.perf_counter()
         received = bytearray(self._receive())
-        first = time.perf_counter()
+        first = token = time.perf_counter()
+        spoken = _speaks(received)
         while not _complete(received):
             received += self._receive()
+            if not spoken:
+                token, spoken = time.perf_counter(), _speaks(received)
         done = time.perf_counter()
-        return _read(bytes(received), (first - sent) * 1e3, (done - sent) * 1e3)
+        return _read(bytes(received), tuple((at - sent) * 1e3 for at in (first, token, done)))
 
     def _receive(self) -> bytes:
         chunk = self._socket.recv(65536)
         if not chunk:
             raise ConnectionError("the server closed the connection before its answer was complete")
         return chunk
+
+
+def _speaks(received: bytearray) -> bool:
+    """Return whether there is any text in it: many servers begin with an empty piece that only names the role."""
+    return re.search(rb'"content": ?"[^"]', received) is not None
 
 
 def _complete(received: bytearray) -> bool:
@@ -74,11 +86,12 @@ def _complete(received: bytearray) -> bool:
     return len(rest) >= int(length[1]) if length else rest.endswith(b"0\r\n\r\n")
 
 
-def _read(answer: bytes, first_ms: float, total_ms: float) -> Timed:
+def _read(answer: bytes, times_ms: tuple[float, ...]) -> Timed:
     head, _, rest = answer.partition(b"\r\n\r\n")
     found = re.search(rb"server-timing: ([^\r]*)", head, re.IGNORECASE)
     entries = found[1].decode().split(", ") if found else []
     timing = {name: float(value) for name, value in (entry.split(";dur=") for entry in entries)}
-    pieces = re.findall(rb'"content":"((?:[^"\\]|\\.)*)"', rest)
+    pieces = re.findall(rb'"content": ?"((?:[^"\\]|\\.)*)"', rest)
     text = "".join(json.loads(b'"' + piece + b'"') for piece in pieces)
-    return Timed(int(head.split(b" ", 2)[1]), first_ms, total_ms, timing, text)
+    first_ms, token_ms, total_ms = times_ms
+    return Timed(int(head.split(b" ", 2)[1]), first_ms, token_ms, total_ms, timing, text)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -15,6 +13,7 @@ import numpy.typing as npt
 
 from foveate.bench.client import Connection, chat_body
 from foveate.bench.figures import Figure
+from foveate.bench.origin import Origin, fetching, origin
 from foveate.bench.pictures import encoded, photograph
 from foveate.bench.server import HOST, Running, running
 from foveate.caches.encoder import EncoderCache, EncoderEntry
@@ -39,10 +38,10 @@ def flights(rounds: int) -> list[Figure]:
     """Processor time of all the server's processes: 32 requests at once for one new picture, against one request for another."""
     bare, kept = _Flights(), _Flights()
     for found, flags in ((bare, ("--engine-prefix-cache-bytes-max", "0")), (kept, ())):
-        with _origin() as (port, offer), running(*_fetching(port), *flags) as server:
-            _cost(server, offer(0), AT_ONCE)
+        with origin() as web, running(*fetching(web.port), *flags) as server:
+            _cost(server, _offer(web, 0), AT_ONCE)
             for round_ in range(1, rounds + 1):
-                found.measure(server, offer(2 * round_), offer(2 * round_ + 1))
+                found.measure(server, _offer(web, 2 * round_), _offer(web, 2 * round_ + 1))
     what = (
         f"CPU time of all processes, {AT_ONCE} requests at once for a new 1080p JPEG by URL / one for another, one token each, "
         f"{rounds} rounds"
@@ -158,41 +157,8 @@ def _seconds(copy: Callable[[int], None]) -> float:
     return time.process_time() - started
 
 
-@contextmanager
-def _origin() -> Iterator[tuple[int, Callable[[int], str]]]:
-    """Serve pictures on a port of this machine. Yields the port, and what makes a new picture and returns its URL."""
-    pictures: dict[str, bytes] = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = pictures[self.path]
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: what a benchmark prints is its figures."""
-
-    server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, name="origin", daemon=True)
-    thread.start()
-
-    def offer(seed: int) -> str:
-        path = f"/{seed}.jpg"
-        pictures[path] = encoded(photograph(1920, 1080, 1000 + seed), quality=85)
-        return f"http://{HOST}:{server.server_port}{path}"
-
-    try:
-        yield server.server_port, offer
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _fetching(port: int) -> tuple[str, ...]:
-    return ("--fetch-http-allowed", "--fetch-private-networks", f"{HOST}/32", "--fetch-ports", str(port))
+def _offer(web: Origin, seed: int) -> str:
+    return web.offer(f"{seed}.jpg", encoded(photograph(1920, 1080, 1000 + seed), quality=85))
 
 
 def _cost(server: Running, url: str, requests: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Start a server for the length of a benchmark, as an operator would."""
+"""Start a server for the length of a benchmark, as an operator would: this one, or any other by its command."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-START_SECONDS_MAX = 180.0
+START_SECONDS_MAX = 400.0
 STOP_SECONDS_MAX = 60.0
 HOST = "127.0.0.1"
 
@@ -59,16 +59,28 @@ class Running(msgspec.Struct, frozen=True):
         return spent
 
 
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.create_server((HOST, 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 @contextlib.contextmanager
 def running(*flags: str) -> Iterator[Running]:
     """Run ``foveate serve`` with the shipped model on a free port; SIGTERM it at the end."""
-    with socket.create_server((HOST, 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "foveate", "serve", "--host", HOST, "--port", str(port)]
     command += ["--log-level", "warning", *(flags if "--log-requests" in flags else ("--log-requests", "off", *flags))]
-    process = subprocess.Popen(command)
+    with started(command, port, "/ready") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], port: int, ready: str, **environment: str) -> Iterator[Running]:
+    """Run a server that answers on ``port`` with 200 at the path ``ready`` once it takes requests; SIGTERM it at the end."""
+    process = subprocess.Popen(command, env={**os.environ, **environment})
     try:
-        _wait_ready(process, port)
+        _wait_ready(process, port, ready)
         with urllib.request.urlopen(f"http://{HOST}:{port}/v1/models", timeout=30) as reply:
             model = msgspec.json.decode(reply.read())["data"][0]["id"]
         yield Running(port, model, process.pid)
@@ -86,14 +98,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         raise
 
 
-def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
+def _wait_ready(process: subprocess.Popen[bytes], port: int, path: str) -> None:
     give_up = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < give_up:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode} before it was ready")
         with (
             contextlib.suppress(OSError),  # not there yet, not ready (503), or slower than the look
-            urllib.request.urlopen(f"http://{HOST}:{port}/ready", timeout=5) as reply,
+            urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=5) as reply,
         ):
             if reply.status == 200:
                 return
