@@ -28,32 +28,37 @@ MODEL = models.resolve_model(None)
 GREEDY = Sampling(16, temperature=0)
 
 
-def embedded(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None]) -> EmbeddedEngine:
+def embedded(
+    files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None], **changes: Any
+) -> EmbeddedEngine:
     config = EmbeddedConfig(files.directory, files.name, batch_size_max=2, queue_depth_max=2, prefill_chunk_tokens=64)
+    config = msgspec.structs.replace(config, **changes)
     return EmbeddedEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
 
 
-def vllm(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None]) -> VllmEngine:
+def vllm(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None], **changes: Any) -> VllmEngine:
     config = VllmConfig(files.directory, files.name, files.family, batch_size_max=2, queue_depth_max=2)
-    config = msgspec.structs.replace(config, kv_cache_bytes=256 << 20)
+    config = msgspec.structs.replace(config, kv_cache_bytes=256 << 20, **changes)
     return VllmEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
 
 
-ENGINES: dict[str, Callable[[ModelFiles, LocalRuntime, Callable[[], None]], Any]] = {"embedded": embedded, "vllm": vllm}
+ENGINES: dict[str, Callable[..., Any]] = {"embedded": embedded, "vllm": vllm}
 PRELOAD = {"embedded": "process", "vllm": "preload"}
 
 
 class Bench:
     """An engine that runs, and what prepares requests for it."""
 
-    def __init__(self, name: str, files: ModelFiles = MODEL, runtime: LocalRuntime | None = None) -> None:
-        """``runtime``: one that others use too."""
+    def __init__(
+        self, name: str, files: ModelFiles = MODEL, runtime: LocalRuntime | None = None, **changes: Any
+    ) -> None:
+        """``runtime``: one that others use too. ``changes`` are to the engine's configuration."""
         self.runtime = runtime or LocalRuntime(
             Arena(32 << 20), preload=(*preload_modules(files.family), f"foveate.engines.{name}.{PRELOAD[name]}")
         )
         self.arena = self.runtime.arena
         self.restarted = asyncio.Event()
-        self.engine = ENGINES[name](files, self.runtime, self.restarted.set)
+        self.engine = ENGINES[name](files, self.runtime, self.restarted.set, **changes)
         self.prompts = models.load_prompt_side(files)
         self.processor = models.load_picture_processor(files.directory)
         self._requests = 0
@@ -74,13 +79,16 @@ class Bench:
         return image
 
     def work(
-        self, question: str, *prepared: PreparedImage, sampling: Sampling = GREEDY, images: Any = ()
+        self, question: str, *prepared: PreparedImage, sampling: Sampling = GREEDY, images: Any = (), contents: Any = ()
     ) -> EngineWork:
+        """``contents`` name the pictures' embeddings; without they are unknown."""
         parts = tuple(ImagePart(index, "", UrlRef("")) for index in range(len(prepared)))
         turns = [Turn("user", (*parts, TextPart(question)))]
         token_ids = self.prompts.tokenize(self.prompts.render(turns), [one.replacement for one in prepared])
+        names = contents or [""] * len(prepared)
         pictures = [
-            PictureInput(image.embeddings, image.rows, one.meta) for one, image in zip(prepared, images, strict=True)
+            PictureInput(image.embeddings, image.rows, one.meta, name)
+            for one, image, name in zip(prepared, images, names, strict=True)
         ]
         self._requests += 1
         return EngineWork(f"request-{self._requests}", token_ids, pictures, sampling, now() + 60)

@@ -84,6 +84,8 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         encoder_queue_max=chosen.encoder_queue_max,
         encoder_batch_max=chosen.encoder_batch_max,
         kv_cache_bytes=settings.vllm.kv_cache_bytes,
+        embeddings=settings.vllm.embeddings,
+        embeddings_bytes_max=settings.vllm.embeddings_bytes_max,
         eager=settings.vllm.compile == "off" or (settings.vllm.compile == "auto" and cpu),
         untested_version=settings.vllm.untested_version,
         args=args,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from foveate.settings.declare import Bytes, Names, Section, setting
+from foveate.settings.declare import Bytes, MiB, Names, Section, setting
 
 
 class VllmSettings(Section):
@@ -13,6 +13,15 @@ class VllmSettings(Section):
 
     kv_cache_bytes: Bytes = setting(
         0, "Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself (gpu_memory_utilization).", low=0
+    )
+    embeddings: Literal["inline", "connector"] = setting(
+        "inline",
+        "How embeddings reach vLLM's workers: with the request, or by name from memory files that they map (docs/vllm.md).",
+    )
+    embeddings_bytes_max: Bytes = setting(
+        256 * MiB,
+        "Bytes of these memory files, beside the arena; pictures that find no room go with their request.",
+        low=0,
     )
     compile: Literal["auto", "on", "off"] = setting(
         "auto",

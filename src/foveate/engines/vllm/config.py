@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -27,6 +27,8 @@ class VllmConfig(msgspec.Struct, frozen=True):
     encoder_batch_max: int = 1
     kv_cache_bytes: int = 0
     """Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself."""
+    embeddings: Literal["inline", "connector"] = "inline"
+    embeddings_bytes_max: int = 256 << 20
     eager: bool = True
     untested_version: bool = False
     args: dict[str, Any] = {}

@@ -23,6 +23,7 @@ from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError, Qu
 from foveate.encoders.worker import Post
 from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import FailEvent
+from foveate.engines.vllm.connector import PARAMS
 from foveate.engines.vllm.output import Answer, Vocabulary
 from foveate.engines.vllm.pictures import Prompts
 from foveate.engines.vllm.sampling import refusal, sampling_params
@@ -97,10 +98,12 @@ class Host:
     async def _answer(self, message: Generate) -> None:
         work = message.work
         try:
-            prompt = self._prompts.input(work)
-            params = sampling_params(work.sampling)
-            async with asyncio.timeout(work.deadline - now()):
-                await self._stream(message, prompt, params)
+            with self._prompts.taken(work) as (prompt, descriptors):
+                params = sampling_params(work.sampling)
+                if descriptors:
+                    params.extra_args = {**(params.extra_args or {}), PARAMS: descriptors}
+                async with asyncio.timeout(work.deadline - now()):
+                    await self._stream(message, prompt, params)
         except asyncio.CancelledError:
             raise  # nobody reads its answer
         except EngineDeadError:

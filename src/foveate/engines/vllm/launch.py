@@ -6,6 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
+from vllm.config import ECTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -40,6 +41,13 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
     if config.family == "qwen3_vl":
         # Without a tower vLLM takes the model to have no DeepStack either, and the levels of our embeddings do not fit it.
         given |= {"limit_mm_per_prompt": {"image": 0, "video": 1}, "skip_mm_profiling": True}
+    if config.embeddings == "connector":
+        given["ec_transfer_config"] = ECTransferConfig(
+            ec_connector="EmbeddingsConnector",
+            ec_connector_module_path="foveate.engines.vllm.connector",
+            ec_role="ec_consumer",
+            ec_connector_extra_config={"pid": os.getpid()},
+        )
     if config.kv_cache_bytes or cpu:
         given["kv_cache_memory_bytes"] = config.kv_cache_bytes or _CPU_KV_BYTES
     given |= config.args

@@ -15,6 +15,7 @@ for _name in (
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
     "vllm.v1.executor.multiproc_executor",
+    "foveate.engines.vllm.connector",
     "foveate.engines.vllm.process",
     "foveate.engines.vllm.host",
     "foveate.engines.vllm.launch",

@@ -47,6 +47,7 @@ def main(context: WorkerContext) -> None:
 
 async def _serve(context: WorkerContext, config: VllmConfig) -> None:
     _check(config)
+    from foveate.engines.vllm.handover import Handover
     from foveate.engines.vllm.host import Host
     from foveate.engines.vllm.launch import launch, rows_max
     from foveate.engines.vllm.pictures import Prompts
@@ -65,6 +66,7 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
             merge=vision.merge,
             bytes_per_row=tower.embedding_bytes_per_row,
             rows_max=rows_max(engine),
+            handover=Handover(bytes_max=config.embeddings_bytes_max) if config.embeddings == "connector" else None,
         ),
         Vocabulary.load(Path(config.model_dir)),
         context,

@@ -17,6 +17,19 @@ TESTED: Final = ("0.32",)
 
 INTERFACES: Final = (
     ("vllm", "SamplingParams"),
+    ("vllm.config", "ECTransferConfig"),
+    *(
+        ("vllm.distributed.ec_transfer.ec_connector.base", f"ECConnectorBase.{name}")
+        for name in (
+            "build_connector_meta",
+            "ensure_cache_available",
+            "has_cache_item",
+            "request_finished",
+            "start_load_caches",
+            "take_unavailable_requests",
+            "update_state_after_alloc",
+        )
+    ),
     ("vllm.engine.arg_utils", "AsyncEngineArgs.create_engine_config"),
     ("vllm.exceptions", "VLLMClientError"),
     ("vllm.exceptions", "VLLMValidationError"),
@@ -37,6 +50,7 @@ INTERFACES: Final = (
 
 ARGUMENTS: Final = (
     "distributed_executor_backend",
+    "ec_transfer_config",
     "enable_mm_embeds",
     "kv_cache_memory_bytes",
     "limit_mm_per_prompt",
