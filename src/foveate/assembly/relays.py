@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from foveate import __version__
 from foveate.core.errors import StartupError
 from foveate.engines.upstream.config import RelayConfig, ServerConfig
@@ -16,6 +18,8 @@ def relay_config(settings: Settings) -> RelayConfig:
     except ValueError as error:
         first = str(error).partition("\n")[0]
         raise StartupError(f"{first[0].upper()}{first[1:]}. Give --upstream http://host:port.") from error
+    if chosen.store is not None and any((server.mode or chosen.mode) != "embeds" for server in servers):
+        raise StartupError("upstream.store is for embeddings: set upstream.mode to embeds, or leave it out.")
     return RelayConfig(
         servers=tuple(_server(settings, server) for server in servers),
         user_agent=f"foveate/{__version__}",
@@ -28,6 +32,8 @@ def relay_config(settings: Settings) -> RelayConfig:
         affinity_bound=chosen.affinity_bound,
         waiting_max=settings.engine.queue_depth_max,
         start_seconds_max=settings.server.start_seconds_max,
+        store=None if chosen.store is None else Path(chosen.store),
+        store_bytes_max=chosen.store_bytes_max,
     )
 
 

@@ -16,6 +16,7 @@ from foveate.caches.single_flight import SingleFlight
 from foveate.core.errors import StartupError
 from foveate.engines.upstream.absent import NoEngine
 from foveate.engines.upstream.relay import UpstreamRelay
+from foveate.engines.upstream.store import NAMED_FAMILIES
 from foveate.journey.check_upstreams import check_upstreams
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.reload import Reloads
@@ -55,6 +56,11 @@ async def upstream_journey(
         relay = UpstreamRelay(checked.relay, arena, say=say)
         scope.push_async_callback(relay.stop)
         files = await _model(settings, say, needed=relay.takes_embeddings)
+        if settings.upstream.store is not None and files is not None and files.family not in NAMED_FAMILIES:
+            raise StartupError(
+                f"vLLM takes no embeddings by name for the family {files.family}, but for: {', '.join(sorted(NAMED_FAMILIES))}. "
+                "Leave upstream.store out."
+            )
         runtime = await _runtime(files if relay.takes_embeddings else None, arena)
         scope.push_async_callback(runtime.close)
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from foveate.settings.declare import Names, Section, setting
+from foveate.settings.declare import Bytes, GiB, Names, Section, setting
 
 Mode = Literal["bytes", "url", "embeds"]
 Takes = Literal["auto", "on", "off"]
@@ -73,6 +73,11 @@ class UpstreamSettings(Section):
         "bytes", "How media go on: bytes (fetched here, sent inline), embeds (encoded here, by --model; for all upstreams or none) or url "
         "(the client's own URL, unread, once it passed the URL policy)."
     )  # fmt: skip
+    store: str | None = setting(
+        None, "With mode embeds: a directory in memory (mode 0700, below /dev/shm or another tmpfs) in which vLLM servers on this machine "
+        "find embeddings by name (docs/upstream.md); without, they are sent.", path=True,
+    )  # fmt: skip
+    store_bytes_max: Bytes = setting(GiB, "Bytes in upstream.store; what finds no room is sent.", low=0)
     uuid: Takes = setting(
         "auto", "Whether upstreams take a uuid beside media; auto: those that say they are vLLM or Foveate."
     )

@@ -31,6 +31,7 @@ class Filling(msgspec.Struct, frozen=True):
     """How a server wants a request: its own name for the model, media as bytes or URLs, uuids beside them or not.
 
     ``held`` are the names of media that it is trusted to still have: only their uuid is sent. ``usage``: ask for it in a stream.
+    ``stored``: embeddings are found by name in the store, None: there is no store.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Filling(msgspec.Struct, frozen=True):
     uuids: bool
     held: Collection[str] = ()
     usage: bool = True
+    stored: bool | None = None
 
 
 class Body:
@@ -91,7 +93,7 @@ class Body:
     def _part(self, hole: MediaHole, media: RelayedMedia, filling: Filling) -> Iterator[Segment]:
         kind = hole.kind.encode()
         if media.embeddings is not None:
-            yield from _embeds(media.name, media.embeddings, self._arena)
+            yield from _embeds(media.name, media.embeddings, self._arena, filling.stored)
             return
         yield b'{"type":"' + kind + b'","' + kind + b'":'
         if filling.mode == "url" and media.url is not None:
@@ -109,16 +111,20 @@ class Body:
         yield (b',"uuid":' + _text(media.name) if filling.uuids else b"") + hole.beside + b"}"
 
 
-def _embeds(name: str, picture: PictureInput, arena: Arena) -> Iterator[Segment]:
-    """Write a picture's embeddings as vLLM takes them: a .npy file, and beside it what the model needs besides (Qwen-VL's grid)."""
-    yield b'{"type":"image_embeds","uuid":' + _text(name) + b',"image_embeds":'
-    yield b'{"image_embeds":"' if picture.meta else b'"'
+def _embeds(name: str, picture: PictureInput, arena: Arena, stored: bool | None) -> Iterator[Segment]:
+    """Write a picture's embeddings as vLLM takes them: a .npy file, and beside it what the model needs besides (Qwen-VL's grid); of what is
+    stored the latter only.
+    """
+    # vLLM keeps by name what a picture came with: one that came without embeddings must not be met where they are sent.
+    called = f"{name}-inline" if stored is False else name
+    yield b'{"type":"image_embeds","uuid":' + _text(called) + b',"image_embeds":'
+    meta = b",".join(_text(key) + b":" + msgspec.json.encode(value) for key, value in picture.meta.items())
+    if stored:
+        yield b"{" + meta + b"}}"
+        return
+    yield b'{"image_embeds":"' if meta else b'"'
     yield from npy(picture, arena)
-    yield b'"'
-    if picture.meta:
-        yield b"".join(b"," + _text(key) + b":" + msgspec.json.encode(value) for key, value in picture.meta.items())
-        yield b"}"
-    yield b"}"
+    yield b'",' + meta + b"}}" if meta else b'"}'
 
 
 def _text(value: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -44,3 +45,6 @@ class RelayConfig(msgspec.Struct, frozen=True):
     affinity_bound: float = 1.25
     waiting_max: int = 256
     start_seconds_max: float = 600.0
+    store: Path | None = None
+    """Directory for embeddings that the servers, on this machine, take by name; None: they are sent."""
+    store_bytes_max: int = 1 << 30

@@ -13,9 +13,10 @@ import numpy as np
 import pybase64
 
 from foveate.core.errors import EncodeFailed
-from foveate.core.memory import Slot, TensorRef
+from foveate.core.memory import Slot
 from foveate.engines.port import PictureInput
 from foveate.runtime.arena import Arena
+from foveate.runtime.tensors import read_bundle
 
 HEAD_BYTES: Final = 192
 """A multiple of 64, as the format asks, and of three, so that the rows' base64 joins without padding between."""
@@ -23,31 +24,43 @@ _MAGIC: Final = b"\x93NUMPY\x01\x00"
 
 
 def npy(picture: PictureInput, arena: Arena) -> Iterator[bytes | Slot]:
-    """Yield the file: pieces that are base64 already, and a slot whose bytes are still to be. Raises EncodeFailed for rows that would kill
-    whoever reads them: of another number than stated, or not finite.
-    """
-    view = arena.view(picture.embeddings.slot)
-    levels = [_array(view, tensor) for tensor in picture.embeddings.tensors]
-    if any(len(level) != picture.rows for level in levels) or not all(np.isfinite(level).all() for level in levels):
-        raise EncodeFailed(detail=f"{[level.shape for level in levels]} for {picture.rows} rows, or not finite")
+    """Yield the file: pieces that are base64 already, and a slot whose bytes are still to be. Raises EncodeFailed as :func:`levels_of`."""
+    levels = levels_of(picture, arena)
     width = sum(level.shape[1] for level in levels)
     yield pybase64.b64encode(_head(picture.rows, width))
     tensor = picture.embeddings.tensors[0]
     if len(levels) == 1 and tensor.dtype == "float32":
         yield Slot(picture.embeddings.slot.offset + tensor.offset, levels[0].nbytes)
     else:
-        yield pybase64.b64encode(np.concatenate(levels, axis=1).tobytes())
+        yield pybase64.b64encode(np.concatenate([_float32(level) for level in levels], axis=1).tobytes())
 
 
-def _array(view: memoryview, tensor: TensorRef) -> np.ndarray:
-    """Return a tensor as float32 of [rows, width]."""
-    size = int(np.prod(tensor.shape))
-    if tensor.dtype == "bfloat16":
-        halves = np.frombuffer(view, np.uint16, size, tensor.offset)
-        found = (halves.astype(np.uint32) << 16).view(np.float32)
-    else:
-        found = np.frombuffer(view, np.dtype(tensor.dtype), size, tensor.offset).astype(np.float32, copy=False)
-    return found.reshape(tensor.shape)
+def levels_of(picture: PictureInput, arena: Arena) -> list[np.ndarray]:
+    """Return a picture's tensors, each of [rows, width], bfloat16 as uint16, as views of the arena.
+
+    Raises EncodeFailed for what would kill whoever reads it: of another number of rows than stated, or not finite.
+    """
+    view = arena.view(picture.embeddings.slot)
+    levels = list(read_bundle(view, picture.embeddings).values())
+    if (
+        not levels
+        or any(level.ndim != 2 or len(level) != picture.rows for level in levels)
+        or not all(map(_finite, levels))
+    ):
+        raise EncodeFailed(detail=f"{[level.shape for level in levels]} for {picture.rows} rows, or not finite")
+    return levels
+
+
+def _finite(level: np.ndarray) -> bool:
+    if level.dtype == np.uint16:  # bfloat16: an exponent of ones is NaN or infinite
+        return bool(((level & 0x7F80) != 0x7F80).all())
+    return bool(np.isfinite(level).all())
+
+
+def _float32(level: np.ndarray) -> np.ndarray:
+    if level.dtype == np.uint16:
+        return (level.astype(np.uint32) << 16).view(np.float32)
+    return level.astype(np.float32, copy=False)
 
 
 def _head(rows: int, width: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
 import aiohttp
@@ -39,6 +39,7 @@ from foveate.engines.upstream.frames import DONE, Read, Splitter, framed, read
 from foveate.engines.upstream.health import Watch
 from foveate.engines.upstream.http import Gone, Stale, UpstreamHttp
 from foveate.engines.upstream.server import Server
+from foveate.engines.upstream.store import EmbeddingStore
 from foveate.runtime.arena import Arena
 
 PATHS: Final = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
@@ -56,6 +57,7 @@ class _Asking(msgspec.Struct):
     asked_at: float
     sent_at: float = 0.0
     begun: bool = False
+    stored: bool | None = None
     failures: int = 0
     stale: set[str] = msgspec.field(default_factory=set)
     tried: set[str] = msgspec.field(default_factory=set)
@@ -79,6 +81,7 @@ class UpstreamRelay:
         self._turn = 0
         self._http: UpstreamHttp | None = None
         self._watch: Watch | None = None
+        self._store = EmbeddingStore(config.store, arena, bytes_max=config.store_bytes_max) if config.store else None
 
     @property
     def ready(self) -> bool:
@@ -126,6 +129,8 @@ class UpstreamRelay:
     async def start(self) -> None:
         """Look at all servers, and wait until one is up. Raises StartupError."""
         config = self.config
+        if self._store is not None:
+            self._store.open()
         self._http = UpstreamHttp(user_agent=config.user_agent, connect_seconds=config.connect_seconds)
         self._watch = Watch(self.servers, self._http, config, say=self._say, changed=self._wake)
         self._watch.start()
@@ -142,20 +147,25 @@ class UpstreamRelay:
             await self._watch.stop()
         if self._http is not None:
             await self._http.aclose()
+        if self._store is not None:
+            await self._store.aclose()
 
     async def forward(self, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
         """See the port."""
         links = chain(work)
         asking = _Asking(work, links, work.text_tokens + sum(one.tokens for one in work.media), now())
-        while True:
-            server = await self._place(asking)
-            asking.sent_at = asking.sent_at or now()
-            async with aclosing(self._ask(server, asking)) as events:
-                async for event in events:
-                    asking.begun = True
-                    yield event
-            if asking.begun:
-                return
+        async with AsyncExitStack() as held:
+            if self._store is not None:
+                asking.stored = await held.enter_async_context(self._store.holding(work.media))
+            while not asking.begun:
+                server = await self._place(asking)
+                asking.sent_at = asking.sent_at or now()
+                async with aclosing(self._ask(server, asking)) as events:
+                    async for event in events:
+                        if not asking.begun:
+                            asking.begun = True
+                            await held.aclose()  # prefilled: the server has read what was stored
+                        yield event
 
     async def _place(self, asking: _Asking) -> Server:
         """Choose a server, waiting for a place while all are full."""
@@ -208,8 +218,13 @@ class UpstreamRelay:
     async def _ask(self, server: Server, asking: _Asking) -> AsyncGenerator[RelayEvent, None]:
         """Ask one server that has a place. Ends without an event where another may be asked; raises what is final."""
         work = asking.work
-        body = Body(work, self._filling(server, work), self._arena)
         outcome: RelayOutcome = "cancelled"
+        try:
+            body = Body(work, self._filling(server, asking), self._arena)
+        except FoveateError:
+            server.left(asking.demand, prefilled=False, outcome="failed")
+            self._wake()
+            raise
         try:
             async with aclosing(self._answer(server, body, work)) as answer:
                 async for found in answer:
@@ -235,7 +250,9 @@ class UpstreamRelay:
             if asking.begun:
                 self._fails(server, error)
                 raise
-            if body.named_only and isinstance(error, UpstreamRefused):
+            if asking.stored and isinstance(error, UpstreamRefused | UpstreamFailed):
+                self._not_found(server, asking)
+            elif body.named_only and isinstance(error, UpstreamRefused):
                 self._lacking(server, asking, error)
             else:
                 self._note(server, asking, error)
@@ -244,8 +261,9 @@ class UpstreamRelay:
             server.left(asking.demand, prefilled=asking.begun, outcome=outcome)
             self._wake()
 
-    def _filling(self, server: Server, work: RelayWork) -> Filling:
-        return Filling(server.models[work.model], server.config.mode, server.takes_uuids, server.held)
+    def _filling(self, server: Server, asking: _Asking) -> Filling:
+        mode, model = server.config.mode, server.models[asking.work.model]
+        return Filling(model, mode, server.takes_uuids, server.held, stored=asking.stored)
 
     async def _answer(self, server: Server, body: Body, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
         """Send the request and yield its answer, beginning with its first output."""
@@ -268,6 +286,13 @@ class UpstreamRelay:
         server.lacks(asking.work.media)
         if asking.named:
             raise MediaNotHeld from error
+
+    def _not_found(self, server: Server, asking: _Asking) -> None:
+        """What was stored may be gone, or of no use to this server: send it with the request."""
+        assert self._store is not None
+        server.lacks(asking.work.media)
+        self._store.forget(asking.work.media)
+        asking.stored = False
 
     def _note(self, server: Server, asking: _Asking, error: FoveateError, *, gone: bool = False) -> None:
         """Take note of a failed attempt; raise ``error`` where no other server would help."""
