@@ -17,7 +17,7 @@ from foveate.core.errors import StartupError
 from foveate.engines.upstream.absent import NoEngine
 from foveate.engines.upstream.relay import UpstreamRelay
 from foveate.engines.upstream.store import NAMED_FAMILIES
-from foveate.journey.check_upstreams import check_upstreams
+from foveate.journey.check_upstreams import UpstreamCheck
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
@@ -55,22 +55,22 @@ async def upstream_journey(
         arena = bounds.arena(checked.arena_bytes)
         relay = UpstreamRelay(checked.relay, arena, say=say)
         scope.push_async_callback(relay.stop)
-        files = await _model(settings, say, needed=relay.takes_embeddings)
+        files = await (find_needed(settings, say) if relay.takes_embeddings else _find(settings, say))
         if settings.upstream.store is not None and files is not None and files.family not in NAMED_FAMILIES:
             raise StartupError(
                 f"vLLM takes no embeddings by name for the family {files.family}, but for: {', '.join(sorted(NAMED_FAMILIES))}. "
                 "Leave upstream.store out."
             )
-        runtime = await _runtime(files if relay.takes_embeddings else None, arena)
+        runtime = await runtime_for(files if relay.takes_embeddings else None, arena)
         scope.push_async_callback(runtime.close)
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        serving = await _load(settings, files, relay, runtime, say=say, load=load)
+        serving = await load_serving(settings, files, relay, runtime, say=say, load=load)
         scope.push_async_callback(serving.stop)
         if relay.takes_embeddings:
-            await check_upstreams(serving, relay, arena)
+            await UpstreamCheck(serving, relay, arena).start()
         tools = Tools(
             limits=bounds.limits(settings),
             arena=arena,
@@ -97,18 +97,23 @@ async def upstream_journey(
         yield Journey(tools, models=())
 
 
-async def _model(settings: Settings, say: Say, *, needed: bool) -> ModelFiles | None:
-    """Find the files of the model that the upstreams run, where a copy of them was named. Raises StartupError."""
-    if settings.model.path is None:
-        if needed:
-            raise StartupError("To send upstreams embeddings, name the model that they run: --model DIR_OR_HUB_ID.")
-        return None
-    files = await asyncio.to_thread(resolve_model, settings.model.path)
-    say(f"media are {'encoded' if needed else 'priced'} as {files.name} does ({files.family})")
+async def find_needed(settings: Settings, say: Say) -> ModelFiles:
+    """Find the files of the model that the upstreams run and that encodes for them. Raises StartupError where none was named."""
+    files = await _find(settings, say, what="encoded")
+    if files is None:
+        raise StartupError("To send upstreams embeddings, name the model that they run: --model DIR_OR_HUB_ID.")
     return files
 
 
-async def _runtime(files: ModelFiles | None, arena: Arena) -> LocalRuntime:
+async def _find(settings: Settings, say: Say, *, what: str = "priced") -> ModelFiles | None:
+    if settings.model.path is None:
+        return None
+    files = await asyncio.to_thread(resolve_model, settings.model.path)
+    say(f"media are {what} as {files.name} does ({files.family})")
+    return files
+
+
+async def runtime_for(files: ModelFiles | None, arena: Arena) -> LocalRuntime:
     """Return the runtime; ``files`` of a model that workers are to run, None: they need none."""
     if files is None:
         return LocalRuntime(arena, preload=WORKER_MODULES)
@@ -116,7 +121,7 @@ async def _runtime(files: ModelFiles | None, arena: Arena) -> LocalRuntime:
     return LocalRuntime(arena, preload=(*modules, *WORKER_MODULES, "foveate.engines.embedded.process"))
 
 
-async def _load(
+async def load_serving(
     settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime, *, say: Say, load: Load
 ) -> Serving:
     """Look at the upstreams while all that is needed here starts. The first failure ends the others. Raises StartupError."""

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from foveate.assembly.engines import engine_of, spare_cores
+from foveate.assembly.reference import agreed, reference_of
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
+from foveate.journey.self_check import check_embeddings
 from foveate.journey.serving import Serving
 from foveate.journey.text import TextWork
 from foveate.journey.warm import warm
@@ -52,11 +54,14 @@ async def load_version(
     """
     media = MediaPool(runtime, pool_config(settings, files, number), load)
     engine = engine_of(settings, files, name, runtime=runtime, number=number, say=say, load=load)
+    reference = reference_of(settings, files, engine, runtime=runtime, number=number)
     loading: list[TextWork] = []
 
     async def stop() -> None:
         for text in loading:
             text.close()
+        if reference is not None:
+            await reference.stop()
         await engine.stop(seconds_max=2.0)
         await media.stop(seconds_max=1.0)
 
@@ -65,11 +70,16 @@ async def load_version(
             prompt_side = tasks.create_task(asyncio.to_thread(load_prompt_side, files, appearance(settings)))
             tasks.create_task(media.start())
             tasks.create_task(engine.start())
+            if reference is not None:
+                tasks.create_task(reference.start(seconds_max=settings.server.start_seconds_max))
         loading.append(text := TextWork(prompt_side.result()))
         serving = Serving(
             files.name, prompt_side.result(), text, media, engine, engine, restarts=lambda: engine.restarts, stop=stop
         )
         await warm(serving, runtime.arena)
+        if reference is not None:
+            say(agreed(await check_embeddings(serving, reference, runtime.arena), reference))
+            await reference.stop()
     except BaseException as error:
         await stop()
         if isinstance(error, BaseExceptionGroup):

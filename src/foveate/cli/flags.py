@@ -11,8 +11,8 @@ import typer
 from foveate.settings import Declared, declared
 
 
-def with_settings(command: Callable[[dict[str, Any], str | None], None]) -> Callable[..., None]:
-    """Return a typer command with one flag for each setting, and ``--config``.
+def with_settings(command: Callable[..., None], *own: inspect.Parameter) -> Callable[..., None]:
+    """Return a typer command with one flag for each setting, ``--config``, and ``own`` options, which it is called with by name.
 
     ``command`` is called with the settings given as flags, by dotted key, and the settings file. Values stay text: the settings' own types
     and bounds judge them, so that a wrong flag and a wrong file entry read alike.
@@ -21,9 +21,10 @@ def with_settings(command: Callable[[dict[str, Any], str | None], None]) -> Call
 
     def run(**given: Any) -> None:
         config = given.pop("config")
-        command({entries[name].key: value for name, value in given.items() if value is not None}, config)
+        asked = {parameter.name: given.pop(parameter.name) for parameter in own}
+        command({entries[name].key: value for name, value in given.items() if value is not None}, config, **asked)
 
-    parameters = [_parameter(name, entry) for name, entry in entries.items()]
+    parameters = [*own, *(_parameter(name, entry) for name, entry in entries.items())]
     parameters.append(
         inspect.Parameter(
             "config",

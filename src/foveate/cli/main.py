@@ -9,6 +9,7 @@ import typer
 from foveate import __version__
 from foveate.cli.bench import bench
 from foveate.cli.canary import canary
+from foveate.cli.check import check
 from foveate.cli.cost import cost
 from foveate.cli.keys import keys
 from foveate.cli.log import log
@@ -42,6 +43,7 @@ def _root(
 
 app.command("serve")(serve)
 app.command("bench")(bench)
+app.command("check")(check)
 app.command("cost")(cost)
 app.command("settings")(show_settings)
 app.add_typer(keys, name="keys")

@@ -7,7 +7,7 @@ Every implementation passes ``tests/contracts/test_engine_contract.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -230,7 +230,8 @@ RelayOutcome = Literal["answered", "refused", "busy", "failed", "cancelled"]
 class RelayReport(msgspec.Struct, frozen=True):
     """One server behind this one. ``share`` is the part of its capacity that it may be given now; ``outstanding_tokens`` are prompt tokens
     that it has still to prefill, and a little for each stream. ``resent`` counts requests whose media it no longer held when they were
-    only named. ``error`` is why it is not up; empty when it is.
+    only named. ``error`` is why it is not up; empty when it is. ``up``: it is ``healthy``, and where it is sent embeddings it was found to
+    answer by them as by pixels.
     """
 
     name: str
@@ -243,6 +244,7 @@ class RelayReport(msgspec.Struct, frozen=True):
     ended: Mapping[RelayOutcome, int]
     resent: int
     error: str
+    healthy: bool = True
 
 
 class Relay(Protocol):
@@ -282,6 +284,16 @@ class Relay(Protocol):
 
     def drain(self, name: str, *, draining: bool) -> RelayReport:
         """Send a server nothing new, or let it have requests again; those under way go on. Raises UpstreamUnknown."""
+        ...
+
+    def agrees(self, name: str) -> None:
+        """Let a server have embeddings: it was found to answer by them as by pixels."""
+        ...
+
+    def hold_to(self, check: Callable[[str, str], Awaitable[str]]) -> None:
+        """From now on, give a server that came up no embeddings before ``check`` was asked about it (its name, one of its models) and
+        returned no reason against it.
+        """
         ...
 
     def forward(self, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:

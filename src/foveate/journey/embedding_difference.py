@@ -13,13 +13,15 @@ ROWS_AT_ONCE = 1024
 
 class Difference(msgspec.Struct, frozen=True):
     """Of one picture. ``finite`` is of the new embedding. ``cosine`` and ``norm_ratio`` (new by old) are means over its rows, those of
-    DeepStack levels included; None where the shapes differ or a value of either is not finite.
+    DeepStack levels included, ``cosine_min`` that of the row that differs most; None where the shapes differ or a value of either is not
+    finite.
     """
 
     finite: bool
     same_shape: bool
     cosine: float | None = None
     norm_ratio: float | None = None
+    cosine_min: float | None = None
 
 
 def difference(old: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> Difference:
@@ -42,7 +44,7 @@ def difference(old: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> 
     if not cosines:
         return Difference(finite, same)
     cosine, ratio = np.concatenate(cosines), np.concatenate(ratios)
-    return Difference(finite, same, float(cosine.mean()), float(ratio.mean()))
+    return Difference(finite, same, float(cosine.mean()), float(ratio.mean()), float(cosine.min()))
 
 
 def is_finite(tensors: Mapping[str, np.ndarray]) -> bool:

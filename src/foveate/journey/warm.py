@@ -9,6 +9,8 @@ import struct
 import zlib
 from contextlib import AsyncExitStack, aclosing
 
+import numpy as np
+
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError, StartupError
 from foveate.core.media import DataRef, ImageOptions, PreparedImage
@@ -46,12 +48,13 @@ async def warm(serving: Serving, arena: Arena) -> None:
 
 
 async def prepare(data: bytes, serving: Serving, arena: Arena, held: AsyncExitStack) -> PreparedImage:
-    """Take a picture of SIDE x SIDE pixels through a media worker; its slots live until ``held`` is closed. Raises StartupError."""
+    """Take an encoded picture through a media worker; its slots live until ``held`` is closed. Raises StartupError."""
     source = SlotHold(arena, arena.allocate(len(data)))
     arena.view(source.slot)[:] = data
     header = probe(arena.view(source.slot))
     options = serving.prompt_side.options(ImageOptions())
-    out = SlotHold(arena, arena.allocate(serving.prompt_side.estimate(SIDE, SIDE, options).input_bytes_max))
+    estimate = serving.prompt_side.estimate(header.width, header.height, options)
+    out = SlotHold(arena, arena.allocate(estimate.input_bytes_max))
     held.callback(out.release)
     job = Prepare(source.slot, header, options, out.retain().slot)
 
@@ -61,7 +64,9 @@ async def prepare(data: bytes, serving: Serving, arena: Arena, held: AsyncExitSt
 
     reply = await serving.media.run(job, whom="", on_done=done, deadline=now() + SECONDS_MAX)
     if not isinstance(reply, Prepared):
-        raise StartupError(f"The model's processor failed on a picture of {SIDE}x{SIDE}.", detail=repr(reply))
+        raise StartupError(
+            f"The model's processor failed on a picture of {header.width}x{header.height}.", detail=repr(reply)
+        )
     return reply.image
 
 
@@ -73,7 +78,7 @@ async def encode(prepared: PreparedImage, serving: Serving, arena: Arena, held: 
     encoded = await serving.encoder.encode(prepared, out.slot, deadline=now() + SECONDS_MAX)
     if not is_finite(read_bundle(arena.view(out.slot), encoded.embeddings)):
         raise StartupError(
-            "The model's vision encoder gives values that are not finite (NaN or Inf) for a grey picture."
+            "The model's vision encoder gives values that are not finite (NaN or Inf) for an ordinary picture."
         )
     return PictureInput(encoded.embeddings, encoded.rows, prepared.meta)
 
@@ -88,20 +93,18 @@ async def _generate(token_ids: list[int], picture: PictureInput, serving: Servin
 
 def grey_png(side: int) -> bytes:
     """Return a grey PNG of ``side`` x ``side`` pixels (RFC 2083), made here so that the gateway needs no imaging library."""
-    return _png(side, (b"\0" + b"\x80" * side) * side, colour=0)
+    return _png(side, side, (b"\0" + b"\x80" * side) * side, colour=0)
 
 
-def patchwork_png(side: int) -> bytes:
-    """Return a PNG of four coloured quarters: a picture that cannot be taken for another one, or for none."""
-    half = side // 2
-    upper = b"\0" + b"\xdc\x1e\x1e" * half + b"\x1e\x3c\xdc" * half
-    lower = b"\0" + b"\xf5\xe1\x14" * half + b"\x19\xa0\x1e" * half
-    return _png(side, upper * half + lower * half, colour=2)
+def rgb_png(pixels: np.ndarray) -> bytes:
+    """Return a PNG of ``pixels``, uint8 [height, width, 3]."""
+    height, width = pixels.shape[:2]
+    return _png(width, height, b"".join(b"\0" + row.tobytes() for row in pixels), colour=2)
 
 
-def _png(side: int, rows: bytes, *, colour: int) -> bytes:
+def _png(width: int, height: int, rows: bytes, *, colour: int) -> bytes:
     chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, colour, 0, 0, 0)),
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)),
         (b"IDAT", zlib.compress(rows)),
         (b"IEND", b""),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from foveate.core.errors import StartupError
 
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_LAYERS = re.compile(r"(^|\.)(language_model|text_model)(\.model)?\.layers\.|^(model\.)?layers\.")
 _GiB = 2**30
 
 
@@ -20,18 +22,23 @@ def held_dtype(dtype: str, device: str) -> str:
     return "float32" if dtype == "auto" and device == "cpu" else dtype
 
 
-def weight_bytes(directory: str, dtype: str) -> int:
-    """Return the bytes of all weights when held as ``dtype`` (``auto``: as stored), read from the safetensors headers."""
+def weight_bytes(directory: str, dtype: str, *, layers: bool = True) -> int:
+    """Return the bytes of all weights when held as ``dtype`` (``auto``: as stored), read from the safetensors headers.
+
+    Without ``layers`` the language model's are left out.
+    """
     item = _DTYPE_BYTES.get(dtype)
     total = 0
     for path in sorted(Path(directory).glob("*.safetensors")):
-        for stored, shape in _tensors(path):
+        for name, stored, shape in _tensors(path):
+            if not layers and _LAYERS.search(name):
+                continue
             total += math.prod(shape) * (item or _ITEM_BYTES.get(stored, 4))
     return total
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield dtype and shape of each tensor; the header is JSON behind its length as a little-endian 64-bit integer."""
+def _tensors(path: Path) -> Iterator[tuple[str, str, list[int]]]:
+    """Yield name, dtype and shape of each tensor; the header is JSON behind its length as a little-endian 64-bit integer."""
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(8)
@@ -48,7 +55,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
             ) from error
     for name, entry in header.items():
         if name != "__metadata__":
-            yield entry["dtype"], entry["shape"]
+            yield name, entry["dtype"], entry["shape"]
 
 
 def available_bytes() -> int:

@@ -80,6 +80,10 @@ class EngineSettings(Section):
         high=600,
     )  # fmt: skip
     threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core but one.", low=0, high=1024)
+    self_check: bool = setting(
+        True,
+        "With vLLM: compare a picture's embeddings with transformers' own before the server is ready, and do not start where they differ.",
+    )
 
 
 class MediaSettings(Section):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +14,8 @@ from foveate.core.errors import UpstreamFailed
 from foveate.engines.upstream.config import RelayConfig
 from foveate.engines.upstream.http import Gone, UpstreamHttp
 from foveate.engines.upstream.server import Listed, Listing, Server
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS_MAX: Final = 5.0
 """How long one look may take."""
@@ -37,6 +40,8 @@ class Watch:
         self._say = say
         self._changed = changed
         self._one_up = asyncio.Event()
+        self.check: Callable[[str, str], Awaitable[str]] | None = None
+        """Asked about a server that is to get embeddings; returns what speaks against it."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -61,6 +66,8 @@ class Watch:
     async def _look_on(self, server: Server) -> None:
         while True:
             await self._look(server)
+            if self.check is not None and server.to_compare(now()):
+                await self._compare(server, self.check)
             await asyncio.sleep(self._config.health_seconds)
 
     async def _look(self, server: Server) -> None:
@@ -78,6 +85,21 @@ class Watch:
             if not was_up:
                 self._say(f"upstream {name} is up: {', '.join(server.models) or 'no model'}")
                 self._changed()
+
+    async def _compare(self, server: Server, check: Callable[[str, str], Awaitable[str]]) -> None:
+        """Have it compared; whatever comes of it, it is looked at again."""
+        name = server.config.name
+        try:
+            reason = await check(name, next(iter(server.models)))
+        except Exception as error:
+            # The looks must go on. Unforeseen, so told whole; the server gets no embeddings until a comparison succeeds.
+            log.exception("upstream %s could not be compared", name)
+            reason = f"it could not be compared: {type(error).__name__}"
+        server.compared(reason, now())
+        if reason:
+            self._say(f"upstream {name} gets no embeddings: {reason}")
+        else:
+            self._changed()
 
     async def _found(self, server: Server) -> tuple[Listed, ...] | None:
         """Return its models, None where they need not be asked for. Raises Gone, UpstreamFailed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
@@ -86,7 +86,7 @@ class UpstreamRelay:
     @property
     def ready(self) -> bool:
         """Whether any server is up and takes requests."""
-        return any(server.health.up and not server.draining for server in self.servers)
+        return any(server.usable and not server.draining for server in self.servers)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -125,6 +125,18 @@ class UpstreamRelay:
                 self._wake()
                 return server.report(now())
         raise UpstreamUnknown
+
+    def agrees(self, name: str) -> None:
+        """See the port."""
+        for server in self.servers:
+            if server.config.name == name:
+                server.compared("", now())
+                self._wake()
+
+    def hold_to(self, check: Callable[[str, str], Awaitable[str]]) -> None:
+        """See the port."""
+        assert self._watch is not None, "the relay was started"
+        self._watch.check = check
 
     async def start(self) -> None:
         """Look at all servers, and wait until one is up. Raises StartupError."""
@@ -192,7 +204,7 @@ class UpstreamRelay:
             for server in self.servers
             if server.config.name not in asking.tried
             and work.only in ("", server.config.name)
-            and server.may_be_asked(work.model, at)
+            and server.may_be_asked(work.model, at, alone=bool(work.only))
         ]
         if asking.named:
             able = [server for server in able if server.holds(one for one in work.media if not one.slots)]
@@ -210,7 +222,7 @@ class UpstreamRelay:
         return None if chosen is None else able[chosen]
 
     def _nobody(self, model: str) -> FoveateError:
-        up = [server for server in self.servers if server.health.up and model in server.models and not server.draining]
+        up = [server for server in self.servers if server.usable and model in server.models and not server.draining]
         if up:
             return UpstreamBusy(detail="every upstream said so just now", retry_after_seconds=1.0)
         return UpstreamUnavailable(detail="none is up", retry_after_seconds=1.0)

@@ -19,6 +19,7 @@ HELD_MAX: Final = 16384
 """Media remembered by name of one server, at some 200 bytes each."""
 BUSY_SECONDS_MAX: Final = 5.0
 """How long a server that says it has too much to do is left alone at most, whatever Retry-After it names."""
+COMPARE_AGAIN_SECONDS: Final = 30.0
 TAKES_UUIDS: Final = frozenset({"vllm", "foveate"})
 """Who owns its models, by its own listing, where a uuid beside media is known to be understood."""
 
@@ -50,6 +51,10 @@ class Server:
         self.ended: dict[RelayOutcome, int] = dict.fromkeys(get_args(RelayOutcome), 0)
         self.listed: tuple[Listed, ...] = ()
         self.last_error = ""
+        self.agreed = config.mode != "embeds"
+        """Whether it was found to answer by embeddings as by pixels, where it is sent those."""
+        self.disagreement = ""
+        self._look_again_at = 0.0
         self._relay = relay
         self._busy_until = 0.0
         self._memory = Memory()
@@ -76,9 +81,21 @@ class Server:
             return any(one.owned_by.lower() in TAKES_UUIDS for one in self.listed)
         return self.config.uuid == "on"
 
-    def may_be_asked(self, model: str, now: float) -> bool:
-        """Whether it serves the model, is up, not draining, and did not just say that it has too much to do."""
-        return self.health.up and not self.draining and now >= self._busy_until and model in self.models
+    @property
+    def usable(self) -> bool:
+        """Whether it is up, and agrees where it must."""
+        return self.health.up and self.agreed
+
+    def may_be_asked(self, model: str, now: float, *, alone: bool = False) -> bool:
+        """Whether it serves the model, is usable, not draining, and did not just say that it has too much to do. ``alone``: the request is
+        for this server only, so that it may be what tells whether it agrees.
+        """
+        return (
+            (self.usable or (alone and self.health.up))
+            and not self.draining
+            and now >= self._busy_until
+            and model in self.models
+        )
 
     def holds(self, media: Iterable[RelayedMedia]) -> bool:
         """Whether it probably has all of these, and can be told which by name."""
@@ -105,14 +122,15 @@ class Server:
         return RelayReport(
             name=self.config.name,
             models=tuple(self.models),
-            up=self.health.up,
+            up=self.usable,
+            healthy=self.health.up,
             draining=self.draining,
             share=round(health.share(self.health, now, self._relay.recover_seconds), 3),
             in_flight=self.in_flight,
             outstanding_tokens=self.outstanding,
             ended=dict(self.ended),
             resent=self.resent,
-            error=self.last_error,
+            error=self.last_error or (self.disagreement if not self.agreed else ""),
         )
 
     def began(self, demand: float, links: Sequence[Link]) -> None:
@@ -160,6 +178,15 @@ class Server:
         if listed is not None:
             self.listed = listed
 
+    def to_compare(self, now: float) -> bool:
+        """Whether it is to be asked now whether it agrees."""
+        return self.health.up and not self.agreed and bool(self.models) and now >= self._look_again_at
+
+    def compared(self, reason: str, now: float) -> None:
+        """It agrees where there is no reason against it; else it is looked at again later: it may have been restarted unseen."""
+        self.agreed, self.disagreement = not reason, reason
+        self._look_again_at = now + COMPARE_AGAIN_SECONDS
+
     def failed(self, now: float, error: str, *, gone: bool = False) -> bool:
         """It failed; return whether it is left out because of that from now on. What it held may be gone with it."""
         was_up = self.health.up
@@ -168,5 +195,7 @@ class Server:
         if was_up and not self.health.up:
             self._memory.forget()
             self._held.clear()
+            # What comes back may be another model.
+            self.agreed, self._look_again_at = self.config.mode != "embeds", 0.0
             return True
         return False
