@@ -14,9 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from foveate.core.errors import MediaCostly, StartupError
-from foveate.core.media import ImageOptions
-from foveate.core.memory import Slot
+from foveate.core.clock import now
+from foveate.core.errors import EncodeFailed, MediaCostly, StartupError
+from foveate.core.media import EncodedImage, ImageOptions
+from foveate.core.memory import Slot, TensorBundle
+from foveate.core.stages import Span
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBatch, EncodeDone, EncodeRejected, Ping, Pong
 from foveate.media.messages import JobFailed, Prepare, TooSmall, Unpack, UnpackDone, WorkerConfig
 from foveate.media.worker import MediaWorker
 from foveate.models.port import ProcessedPicture
@@ -206,6 +209,60 @@ def _limits(context: WorkerContext, value: Any) -> dict[str, Any]:
         "threads": os.environ["OMP_NUM_THREADS"],
         "sigint_ignored": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
     }
+
+
+def encoding(context: WorkerContext) -> None:
+    """An encode worker without a vision tower: what stands for a picture in the prompt is what is done to it.
+
+    ``verb argument``; embeddings are the worker's index, in one byte.
+    """
+    version = context.spec.config["model_dir"]
+    if version == "refuse":
+        raise StartupError("The vision tower cannot be loaded.")
+    context.send(Ready({"encoder_version": version, "embedding_bytes_per_row": 1}))
+    waiting: dict[int, Encode] = {}
+    more = threading.Semaphore(0)
+
+    def work() -> None:
+        while more.acquire():
+            if waiting:  # else it was cancelled
+                _encode(context, waiting.pop(next(iter(waiting))))
+
+    threading.Thread(target=work, daemon=True).start()
+    while (message := context.receive()) is not None:
+        match message:
+            case EncodeBatch():
+                waiting.update({one.job_id: one for one in message.works})
+                more.release(len(message.works))
+            case CancelEncode():
+                if waiting.pop(message.job_id, None) is not None:
+                    context.send(EncodeRejected(message.job_id, None))
+            case Ping():
+                context.send(Pong())
+
+
+def _encode(context: WorkerContext, work: Encode) -> None:
+    verb, _, argument = work.prepared.replacement.partition(" ")
+    mark = context.arena.view(work.prepared.inputs.slot)
+    if verb == "sleep":
+        time.sleep(float(argument))
+    elif verb == "die" or (verb == "die_once" and mark[0] == 0):
+        mark[0] = 1
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "stop_once" and mark[0] == 0:
+        mark[0] = 1
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif verb == "wrong_id":
+        context.send(EncodeRejected(work.job_id + 1000, None))
+        return
+    elif verb == "fail" and argument in ("", str(context.spec.index)):
+        context.send(EncodeRejected(work.job_id, EncodeFailed(detail=f"at {context.spec.index}").record()))
+        return
+    started = now()
+    context.arena.view(work.out)[0] = context.spec.index
+    spans = (Span("encoder_queue", work.submitted_at, started), Span("vision_encode", started, now(), 1.0))
+    bundle = TensorBundle(work.out, (), 1)
+    context.send(EncodeDone(work.job_id, EncodedImage(bundle, work.prepared.rows, spans)))
 
 
 _ACTIONS: dict[str, Any] = {

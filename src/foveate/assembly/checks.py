@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foveate.assembly.bounds import arena_bytes
+from foveate.assembly.encoders import check_topology
 from foveate.assembly.relays import relay_config
 from foveate.assembly.rules import reading
 from foveate.engines.upstream.config import RelayConfig
@@ -34,6 +35,7 @@ class Checked:
 
 def check(settings: Settings) -> Checked:
     """Check them, the keys file included. Raises StartupError that names the setting."""
+    check_topology(settings)
     return Checked(
         reading=reading(settings),
         arena_bytes=arena_bytes(settings),

@@ -1,4 +1,4 @@
-"""The engine that the settings name."""
+"""The engine that the settings name, and what the forkserver imports for all workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from foveate.assembly.encoders import engine_encodes
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
@@ -38,6 +39,7 @@ def engine_of(
     given: dict[str, Any] = {
         "index": number,
         "threads": chosen.threads or spare_cores(),
+        "cpus": chosen.cpus,
         "start_seconds_max": settings.server.start_seconds_max,
         "on_progress": lambda text: say(f"engine: {text}"),
         "load": load,
@@ -57,6 +59,8 @@ def engine_of(
         prefix_cache_bytes_max=chosen.prefix_cache_bytes_max,
         encoder_queue_max=chosen.encoder_queue_max,
         encoder_batch_max=chosen.encoder_batch_max,
+        encoder_batch_tokens_max=chosen.encoder_batch_tokens_max,
+        encoder=engine_encodes(settings),
     )
     return EmbeddedEngine(runtime, config, **given)
 
@@ -83,6 +87,8 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         batch_size_max=chosen.batch_size_max,
         encoder_queue_max=chosen.encoder_queue_max,
         encoder_batch_max=chosen.encoder_batch_max,
+        encoder_batch_tokens_max=chosen.encoder_batch_tokens_max,
+        encoder=engine_encodes(settings),
         kv_cache_bytes=settings.vllm.kv_cache_bytes,
         embeddings=settings.vllm.embeddings,
         embeddings_bytes_max=settings.vllm.embeddings_bytes_max,
@@ -95,7 +101,7 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
 def worker_modules(settings: Settings) -> tuple[str, ...]:
     """Return what the forkserver imports once, beside the model's, so that a worker that died is replaced in milliseconds."""
     engine = "foveate.engines.vllm.preload" if settings.engine.kind == "vllm" else "foveate.engines.embedded.process"
-    return "foveate.media.worker", engine
+    return "foveate.media.worker", "foveate.encoders.process", engine
 
 
 def spare_cores() -> int:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from foveate.assembly.encoders import encoders_of
 from foveate.assembly.engines import engine_of, spare_cores
 from foveate.assembly.reference import agreed, reference_of
 from foveate.core.errors import StartupError
@@ -55,6 +56,7 @@ async def load_version(
     media = MediaPool(runtime, pool_config(settings, files, number), load)
     engine = engine_of(settings, files, name, runtime=runtime, number=number, say=say, load=load)
     reference = reference_of(settings, files, engine, runtime=runtime, number=number)
+    encoders = encoders_of(settings, files, engine, runtime=runtime, number=number, load=load)
     loading: list[TextWork] = []
 
     async def stop() -> None:
@@ -62,6 +64,7 @@ async def load_version(
             text.close()
         if reference is not None:
             await reference.stop()
+        await encoders.stop(seconds_max=2.0)
         await engine.stop(seconds_max=2.0)
         await media.stop(seconds_max=1.0)
 
@@ -72,9 +75,12 @@ async def load_version(
             tasks.create_task(engine.start())
             if reference is not None:
                 tasks.create_task(reference.start(seconds_max=settings.server.start_seconds_max))
+            tasks.create_task(encoders.start())
+        if encoders.expect(engine.info.encoder_version):
+            raise StartupError("The encode workers have loaded another vision encoder than the engine. Start again.")
         loading.append(text := TextWork(prompt_side.result()))
         serving = Serving(
-            files.name, prompt_side.result(), text, media, engine, engine, restarts=lambda: engine.restarts, stop=stop
+            files.name, prompt_side.result(), text, media, encoders, engine, restarts=lambda: engine.restarts, stop=stop
         )
         await warm(serving, runtime.arena)
         if reference is not None:
@@ -114,6 +120,7 @@ def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfi
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,
         start_seconds_max=settings.server.start_seconds_max,
+        cpus=media.cpus,
     )
 
 

@@ -124,13 +124,20 @@ def place_in_line(texts: Sequence[bool], text: bool) -> int:
     return min(last + 2, len(texts))
 
 
-def choose_encode_batch(shapes: Sequence[Hashable], pictures_max: int) -> tuple[int, ...]:
-    """Return the indices to encode together: the oldest picture and, in order, those of its shape, at most
-    ``pictures_max``."""
+def choose_encode_batch(
+    shapes: Sequence[Hashable], pictures_max: int, *, tokens: Sequence[int] = (), tokens_max: int = 0
+) -> tuple[int, ...]:
+    """Return the indices to encode together: the first picture and, in order, those of its shape, at most ``pictures_max``.
+
+    ``tokens`` are the pictures' visual tokens; where they are given, a batch has at most ``tokens_max`` unless its first picture has more.
+    """
     if not shapes:
         return ()
-    alike = (index for index, shape in enumerate(shapes) if shape == shapes[0])
-    return tuple(islice(alike, pictures_max))
+    alike = tuple(islice((index for index, shape in enumerate(shapes) if shape == shapes[0]), pictures_max))
+    if not tokens:
+        return alike
+    # Pictures of one shape have equally many tokens.
+    return alike[: max(1, tokens_max // max(1, tokens[0]))]
 
 
 def _kv_tokens(rows: int, row_tokens_max: int, prefill_tokens: int) -> int:

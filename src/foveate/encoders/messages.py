@@ -1,4 +1,4 @@
-"""Messages between the gateway and a process that holds a vision tower."""
+"""Messages between the gateway and a process that holds a vision tower, and what an encode worker is configured with."""
 
 from __future__ import annotations
 
@@ -44,3 +44,39 @@ class EncodeRejected(msgspec.Struct, frozen=True, tag="encode_rejected"):
 
     job_id: int
     error: ErrorRecord | None
+
+
+class EncodeBatch(msgspec.Struct, frozen=True, tag="encode_batch"):
+    """Encode these together, as far as their shapes allow: the gateway chose them. Each is answered for itself."""
+
+    works: tuple[Encode, ...]
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Answer at once, whatever is being encoded: a process that does not is stopped or stuck."""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The answer to a :class:`Ping`."""
+
+
+class EncoderConfig(msgspec.Struct, frozen=True):
+    """What an encode worker is started with. ``batch_max`` pictures of ``batch_tokens_max`` visual tokens are encoded together at most."""
+
+    model_dir: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    batch_max: int = 1
+    batch_tokens_max: int = 0
+    queue_max: int = 1024
+
+
+class EncoderInfo(msgspec.Struct, frozen=True):
+    """What an encode worker says of its vision tower once it is ready (:class:`foveate.models.port.VisionTower`)."""
+
+    encoder_version: str
+    embedding_bytes_per_row: int
+
+
+WorkerReceives = EncodeBatch | CancelEncode | Ping
+WorkerSends = EncodeBegun | EncodeDone | EncodeRejected | Pong

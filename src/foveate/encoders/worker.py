@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +19,7 @@ from foveate.core.media import EncodedImage
 from foveate.core.stages import Span
 from foveate.decisions.batching import choose_encode_batch
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
+from foveate.encoders.shape import picture_shape
 from foveate.encoders.tensors import read_tensors, write_embeddings
 from foveate.models.port import Embeddings, VisionTower
 from foveate.runtime.port import ArenaAccess
@@ -41,11 +41,22 @@ class Post(Protocol):
 class EncoderThread:
     """Encodes pictures. :meth:`submit` and :meth:`cancel` are called from the thread that receives messages."""
 
-    def __init__(self, tower: VisionTower, post: Post, *, queue_max: int, batch_max: int, threads: int) -> None:
+    def __init__(
+        self,
+        tower: VisionTower,
+        post: Post,
+        *,
+        queue_max: int,
+        batch_max: int,
+        threads: int,
+        batch_tokens_max: int = 0,
+    ) -> None:
+        """``batch_tokens_max`` bounds the visual tokens of a batch of several pictures; 0: their number alone does."""
         self._tower = tower
         self._post = post
         self._queue_max = queue_max
         self._batch_max = batch_max
+        self._batch_tokens_max = batch_tokens_max
         self._threads = threads
         self._queue: list[Encode] = []
         self._changed = threading.Condition()
@@ -56,14 +67,13 @@ class EncoderThread:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, work: Encode) -> None:
-        """Queue a picture, or answer that the queue is full."""
+    def submit(self, *works: Encode) -> None:
+        """Queue pictures, at once so that they may share a batch; those that find the queue full are answered so."""
         with self._changed:
-            room = len(self._queue) < self._queue_max
-            if room:
-                self._queue.append(work)
-                self._changed.notify()
-        if not room:
+            room = max(0, self._queue_max - len(self._queue))
+            self._queue += works[:room]
+            self._changed.notify()
+        for work in works[room:]:
             full = QueueFull(
                 "Too many pictures wait for the vision encoder. Try again shortly.",
                 limit_name="engine.encoder_queue_max",
@@ -108,7 +118,9 @@ class EncoderThread:
         moment = now()
         overdue = [work for work in self._queue if work.deadline <= moment]
         waiting = [work for work in self._queue if work.deadline > moment]
-        chosen = set(choose_encode_batch([_shape(work) for work in waiting], self._batch_max))
+        tokens = [work.prepared.rows for work in waiting] if self._batch_tokens_max else []
+        shapes = [picture_shape(work.prepared) for work in waiting]
+        chosen = set(choose_encode_batch(shapes, self._batch_max, tokens=tokens, tokens_max=self._batch_tokens_max))
         self._queue = [work for index, work in enumerate(waiting) if index not in chosen]
         return overdue, [work for index, work in enumerate(waiting) if index in chosen]
 
@@ -128,7 +140,7 @@ class EncoderThread:
         if not readable:
             return
         try:
-            results = self._tower.encode(inputs)
+            results = self._tower.encode(inputs, together=len(inputs) > 1)
         except Exception as error:
             for work in readable:
                 self._fail(work, "the vision tower failed on the batch", error)
@@ -166,8 +178,3 @@ class EncoderThread:
 
     def _reject(self, work: Encode, error: FoveateError) -> None:
         self._post.send(EncodeRejected(work.job_id, error.record()))
-
-
-def _shape(work: Encode) -> Hashable:
-    """What makes two pictures alike enough for one batch: names, dtypes and shapes of their inputs."""
-    return tuple((ref.name, ref.dtype, ref.shape) for ref in work.prepared.inputs.tensors)

@@ -14,7 +14,6 @@ import msgspec
 
 from foveate.core.document import Document
 from foveate.core.errors import ErrorRecord
-from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.request import Sampling
 from foveate.core.stages import Span
@@ -302,16 +301,5 @@ class Relay(Protocol):
         The iterator ends after the event that is ``last``. Closing it early closes the connection at once. Nothing is read of a medium's
         slot after the first event, or after it was closed. Raises Refused (as an upstream did), MediaNotHeld, QueueFull, UpstreamBusy,
         UpstreamUnavailable, UpstreamFailed.
-        """
-        ...
-
-
-class Encoder(Protocol):
-    """A vision encoder: in the engine's process when aggregated, in encode workers otherwise."""
-
-    async def encode(self, prepared: PreparedImage, out: Slot, *, deadline: float) -> EncodedImage:
-        """Encode one picture into ``out`` (at least rows x ``embedding_bytes_per_row`` bytes, plus 64 for each level).
-
-        Cancelling it before it starts is free; later its result is dropped. Raises EncodeFailed, EngineUnavailable, QueueFull.
         """
         ...

@@ -30,6 +30,7 @@ from foveate.core.errors import (
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
+from foveate.encoders.port import UNKNOWN, Purpose
 from foveate.engines.messages import Cancel, Cancelled, Generate, Receives, Sends
 from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent, FinishEvent, Form
 from foveate.observe.load import Load
@@ -83,7 +84,7 @@ class _Stream:
 
 
 class ProcessEngine:
-    """Implements :class:`foveate.engines.port.Engine` and :class:`foveate.engines.port.Encoder` for a process of entry ``entry``."""
+    """Implements :class:`foveate.engines.port.Engine` and X a process of entry ``entry``."""
 
     features: frozenset[str] = frozenset()
     accepts: frozenset[Form] = frozenset({"embeddings"})
@@ -99,6 +100,7 @@ class ProcessEngine:
         config: msgspec.Struct,
         *,
         threads: int,
+        cpus: tuple[int, ...] = (),
         index: int = 0,
         start_seconds_max: float,
         on_progress: Callable[[str], None] | None = None,
@@ -118,6 +120,7 @@ class ProcessEngine:
             receives=self.receives,
             sends=self.sends,
             threads=threads,
+            cpus=cpus,
         )
         self._start_seconds_max = start_seconds_max
         self._on_progress = on_progress
@@ -298,7 +301,9 @@ class ProcessEngine:
 
     # --------------------------------------------------------------------------------------------------------- encoder
 
-    async def encode(self, prepared: PreparedImage, out: Slot, *, deadline: float) -> EncodedImage:
+    async def encode(
+        self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN
+    ) -> EncodedImage:
         """See the port. Returns or raises only when the process no longer uses the slots, so they may be given back at
         once.
 

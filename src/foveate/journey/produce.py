@@ -19,6 +19,7 @@ from foveate.core.errors import EncodeFailed, EngineUnavailable, Failed, Foveate
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import TensorBundle
 from foveate.core.stages import Span, Stage
+from foveate.encoders.port import Purpose
 from foveate.journey.holds import Lease, LooseLease, SlotHold
 from foveate.journey.job import Made
 from foveate.journey.restarts import engine_back
@@ -145,7 +146,8 @@ async def _encode(
 ) -> tuple[Lease[EncoderEntry], tuple[Span, ...]]:
     hold = take(tools, prepared.rows * source.serving.engine.info.embedding_bytes_per_row + ALIGNMENT_BYTES)
     try:
-        encoded = await _encode_once_restarted(prepared, hold, source.serving, tools, deadline=deadline)
+        purpose = Purpose(source.whom, source.request, key.digest)
+        encoded = await _encode_once_restarted(prepared, hold, source.serving, tools, purpose, deadline=deadline)
         if encoded.rows != prepared.rows:
             raise EncodeFailed(detail=f"{encoded.rows} rows encoded, {prepared.rows} placeholders in the prompt")
         if source.serving.encoder_version != key.encoder_version:
@@ -168,14 +170,14 @@ def _given_away(lease: Lease[T], hold: SlotHold) -> Lease[T]:
 
 
 async def _encode_once_restarted(
-    prepared: PreparedImage, hold: SlotHold, serving: Serving, tools: Tools, *, deadline: float
+    prepared: PreparedImage, hold: SlotHold, serving: Serving, tools: Tools, purpose: Purpose, *, deadline: float
 ) -> EncodedImage:
     try:
-        return await serving.encoder.encode(prepared, hold.slot, deadline=deadline)
+        return await serving.encoder.encode(prepared, hold.slot, deadline=deadline, purpose=purpose)
     except EngineUnavailable:
         if not await engine_back(serving.engine, deadline, tools.limits.engine_wait_seconds):
             raise
-        return await serving.encoder.encode(prepared, hold.slot, deadline=deadline)
+        return await serving.encoder.encode(prepared, hold.slot, deadline=deadline, purpose=purpose)
 
 
 def _joined(spans: Sequence[Span], queued: float, arrived: float) -> tuple[Span, ...]:

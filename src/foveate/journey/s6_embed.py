@@ -47,7 +47,7 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         # The flight may outlive this request, so it has a hold of its own on what it starts from.
         start = start_of(item)
         assert start is not None, "a picture to be made has neither bytes nor inputs"
-        source = Source(start, job.request.caller.tenant, job.serving)
+        source = Source(start, job.request.caller.tenant, job.serving, request=job.request.id)
         leave = job.serving.enter()
 
         def ended() -> None:

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from foveate.engines.port import Encoder, Engine
+from foveate.encoders.port import Encoder
+from foveate.engines.port import Engine
 from foveate.journey.text import TextWork
 from foveate.media.pool import MediaPool
 from foveate.models.port import PromptSide

@@ -31,14 +31,15 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Source:
-    """Encoded bytes, or a lease of one's own on inputs that a cache held. ``whom``: the tenant that it is done for, ``serving``: the
-    version that does it. ``cached`` is whether the caches are asked and offered what is made: not where it is only to be looked at.
-    """
+    """Encoded bytes, or a lease of one's own on inputs that a cache held. ``whom``: the tenant that it is done for, ``request`` the first
+    of its requests that asked; ``serving``: the version that does it. ``cached`` is whether the caches are asked and offered what is
+    made: not where it is only to be looked at."""
 
     start: Encoded | Lease[ProcessorEntry]
     whom: str
     serving: Serving
     cached: bool = True
+    request: str = ""
 
     def release(self) -> None:
         """Give back what it starts from."""

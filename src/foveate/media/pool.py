@@ -54,6 +54,7 @@ class PoolConfig(msgspec.Struct, frozen=True):
     start_seconds_max: float = 60.0
     down_seconds_max: float = 4.0
     threads: int = 1
+    cpus: tuple[int, ...] = ()
     entry: str = "foveate.media.worker:main"
 
 
@@ -225,6 +226,7 @@ class MediaPool:
                 sends=MediaReply,
                 memory_bytes_max=config.memory_bytes_max,
                 threads=config.threads,
+                cpus=config.cpus,
             )
         )
         seat.vacant.clear()

@@ -214,6 +214,34 @@ def load_vision(
     return tower, VisionFacts(picture_token_id(model.config), merge)
 
 
+class EncoderFacts(msgspec.Struct, frozen=True):
+    """What a process without a vision tower has to know of the one that encodes for it (:class:`VisionTower`)."""
+
+    encoder_version: str
+    embedding_bytes_per_row: int
+
+
+def load_language(
+    directory: str, *, device: str, dtype: str, progress: Callable[[str], None] | None = None
+) -> tuple[EncoderFacts, LanguageModel]:
+    """Load the language model alone, for a process whose pictures others encode. Arguments and errors as above.
+
+    The vision tower is read too and let go at once.
+    """
+    import torch
+
+    from foveate.models.language import TransformersLanguageModel
+    from foveate.models.tower import TransformersVisionTower
+
+    family, model, version = _load(directory, device, dtype, progress)
+    tower = TransformersVisionTower(family, model, version)
+    facts = EncoderFacts(tower.encoder_version, tower.embedding_bytes_per_row)
+    for name, _ in list(model.base_model.named_children()):
+        if name != "language_model":
+            setattr(model.base_model, name, torch.nn.Module())
+    return facts, TransformersLanguageModel(family, model)
+
+
 def _load(directory: str, device: str, dtype: str, progress: Callable[[str], None] | None) -> tuple[Family, Any, str]:
     """Return the family, transformers' model and the encoder version."""
     import torch

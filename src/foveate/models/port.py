@@ -124,8 +124,13 @@ class VisionTower(Protocol):
     encoder_version: str
     embedding_bytes_per_row: int
 
-    def encode(self, pictures: Sequence[Mapping[str, torch.Tensor]]) -> list[Embeddings | Exception]:
-        """Encode pictures (mappings of the tower's keyword arguments); a failing one yields its exception alone."""
+    def encode(
+        self, pictures: Sequence[Mapping[str, torch.Tensor]], *, together: bool = False
+    ) -> list[Embeddings | Exception]:
+        """Encode pictures (mappings of the tower's keyword arguments); a failing one yields its exception alone.
+
+        ``together``: those of equal shapes may share a pass, which may change the last bits.
+        """
         ...
 
 

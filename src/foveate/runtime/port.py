@@ -40,7 +40,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """A worker to start. ``config`` is a msgpack-able value handed to the entry point.
 
     ``memory_bytes_max`` (0: none) is what the process may allocate beyond what it holds when it reports ready;
-    ``threads`` is the number of threads numerical libraries may use.
+    ``threads`` is the number of threads numerical libraries may use; ``cpus`` are the only cores that it may run on (empty: any).
     """
 
     role: str
@@ -51,6 +51,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     sends: Any
     memory_bytes_max: int = 0
     threads: int = 1
+    cpus: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:

@@ -30,10 +30,12 @@ from foveate.settings.sections import (
 )
 from foveate.settings.sources import Declared, Settings, declared, load
 from foveate.settings.tiers import TierSettings, budgets
+from foveate.settings.topology import ENCODERS_MAX, TopologySettings
 from foveate.settings.upstreams import UpstreamServer, UpstreamSettings
 from foveate.settings.vllm import VllmSettings
 
 __all__ = [
+    "ENCODERS_MAX",
     "AuthSettings",
     "CacheSettings",
     "CanarySettings",
@@ -49,6 +51,7 @@ __all__ = [
     "Settings",
     "SloSettings",
     "TierSettings",
+    "TopologySettings",
     "TraceSettings",
     "UpstreamServer",
     "UpstreamSettings",

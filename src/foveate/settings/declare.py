@@ -43,6 +43,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 PictureFormat = Literal["jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"]
 Formats = Annotated[tuple[PictureFormat, ...], BeforeValidator(_parse_formats)]
 Ports = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
+Cpus = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
 
 
 def setting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from foveate.decisions.eviction import PolicyName
-from foveate.settings.declare import Bytes, Formats, GiB, KiB, MiB, Names, PictureFormat, Ports, Section, setting
+from foveate.settings.declare import Bytes, Cpus, Formats, GiB, KiB, MiB, Names, PictureFormat, Ports, Section, setting
 
 
 class ServerSettings(Section):
@@ -75,21 +75,29 @@ class EngineSettings(Section):
         1, "Same-shape pictures encoded together; 1 gives the same embedding whatever else is in the queue.", low=1,
         high=256,
     )  # fmt: skip
+    encoder_batch_tokens_max: int = setting(
+        16384, "Visual tokens of pictures encoded together; a single picture may have more.", low=1
+    )
     restart_wait_seconds: float | None = setting(
         None, "How long a request without a token waits for an engine that restarts. Default: 4, with vLLM 30.", low=0,
         high=600,
     )  # fmt: skip
     threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core but one.", low=0, high=1024)
+<<<<<<< HEAD
     self_check: bool = setting(
         True,
         "With vLLM: compare a picture's embeddings with transformers' own before the server is ready, and do not start where they differ.",
     )
+=======
+    cpus: Cpus = setting((), "Cores that the engine's process may run on, comma-separated. Default: any.")
+>>>>>>> 44d06fc (Encode pictures in processes of their own: a line at the gateway, owners by content, workers that may die)
 
 
 class MediaSettings(Section):
     """Media workers, and how pictures are read. What a request's media may cost: multimodal_budget."""
 
     workers: int = setting(0, "Media worker processes; 0: one per core but one, at most 8.", low=0, high=256)
+    cpus: Cpus = setting((), "Cores that media workers may run on, comma-separated. Default: any.")
     queue_depth_max: int = setting(
         512,
         "Pictures that may wait for a media worker before 429; of one tenant three quarters of them.",

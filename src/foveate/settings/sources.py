@@ -38,6 +38,7 @@ from foveate.settings.sections import (
     TraceSettings,
 )
 from foveate.settings.tiers import Tier, Tiers
+from foveate.settings.topology import TopologySettings
 from foveate.settings.upstreams import UpstreamSettings
 from foveate.settings.vllm import VllmSettings
 
@@ -61,6 +62,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
+    topology: TopologySettings = TopologySettings()
     vllm: VllmSettings = VllmSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     multimodal_budget: Tiers = {DEFAULT_TIER: Tier()}

@@ -34,7 +34,9 @@ class Tower:
         self.entered = threading.Event()
         self.batches: list[int] = []
 
-    def encode(self, pictures: Sequence[Mapping[str, torch.Tensor]]) -> list[Embeddings | Exception]:
+    def encode(
+        self, pictures: Sequence[Mapping[str, torch.Tensor]], *, together: bool = False
+    ) -> list[Embeddings | Exception]:
         self.entered.set()
         self.gate.wait(30)
         self.batches.append(len(pictures))

@@ -50,6 +50,13 @@ class MediaWorkersUnavailable(Overloaded):
     sentence = "No media worker is available. Try again shortly."
 
 
+class EncodersUnavailable(Overloaded):
+    """No encode worker could take the picture, and the engine's process has no vision encoder to step in."""
+
+    code = "encoders_unavailable"
+    sentence = "No vision encoder is available. Try again shortly."
+
+
 class DeadlineExceeded(Failed):
     """The request did not finish in the time a request may take."""
 

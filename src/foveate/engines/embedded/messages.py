@@ -78,3 +78,6 @@ class EmbeddedConfig(msgspec.Struct, frozen=True):
     prefix_cache_bytes_max: int = 0
     encoder_queue_max: int = 256
     encoder_batch_max: int = 1
+    encoder_batch_tokens_max: int = 0
+    encoder: bool = True
+    """Whether the process holds a vision tower."""

@@ -26,8 +26,8 @@ from foveate.engines.embedded.loop import GenerationLoop
 from foveate.engines.embedded.messages import EmbeddedConfig, Prefill, TokenDecode
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo
-from foveate.models.loading import load_vision_and_language
-from foveate.models.port import LanguageModel
+from foveate.models.loading import EncoderFacts, load_language, load_vision_and_language
+from foveate.models.port import LanguageModel, VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
 
 _LOG = logging.getLogger("foveate.engine")
@@ -46,20 +46,12 @@ def main(context: WorkerContext) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     threading.excepthook = _end_process
     torch.set_num_threads(context.spec.threads)
-    tower, model = load_vision_and_language(
-        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
-    )
+    tower, model = _load(config, context)
     vocabulary = Vocabulary.load(Path(config.model_dir))
     device = torch.device(config.device)
     context.send(Progress("warming up"))
     kv_bytes = warm_up(model, device)
-    encoder = EncoderThread(
-        tower,
-        context,
-        queue_max=config.encoder_queue_max,
-        batch_max=config.encoder_batch_max,
-        threads=context.spec.threads,
-    )
+    encoder = None if isinstance(tower, EncoderFacts) else _encoder(tower, config, context)
     loop = GenerationLoop(
         model,
         vocabulary,
@@ -71,7 +63,6 @@ def main(context: WorkerContext) -> None:
         threads=context.spec.threads,
         prefix_bytes_max=config.prefix_cache_bytes_max,
     )
-    encoder.start()
     loop.start()
     info = EngineInfo(
         config.model, tower.encoder_version, tower.embedding_bytes_per_row, model.context_tokens_max, *kv_bytes
@@ -82,19 +73,40 @@ def main(context: WorkerContext) -> None:
             dispatch(message, loop, encoder)
     finally:
         loop.close(_CLOSE_SECONDS)
-        encoder.close(_CLOSE_SECONDS)
+        if encoder is not None:
+            encoder.close(_CLOSE_SECONDS)
 
 
-def dispatch(message: Any, loop: GenerationLoop, encoder: EncoderThread) -> None:
+def _load(config: EmbeddedConfig, context: WorkerContext) -> tuple[VisionTower | EncoderFacts, LanguageModel]:
+    load = load_vision_and_language if config.encoder else load_language
+    return load(
+        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
+    )
+
+
+def _encoder(tower: VisionTower, config: EmbeddedConfig, context: WorkerContext) -> EncoderThread:
+    encoder = EncoderThread(
+        tower,
+        context,
+        queue_max=config.encoder_queue_max,
+        batch_max=config.encoder_batch_max,
+        batch_tokens_max=config.encoder_batch_tokens_max,
+        threads=context.spec.threads,
+    )
+    encoder.start()
+    return encoder
+
+
+def dispatch(message: Any, loop: GenerationLoop, encoder: EncoderThread | None) -> None:
     """Hand a message to the thread it is for."""
     match message:
         case Generate() | Prefill() | TokenDecode():
             loop.submit(message)
         case Cancel():
             loop.cancel(message)
-        case Encode():
+        case Encode() if encoder is not None:
             encoder.submit(message)
-        case CancelEncode():
+        case CancelEncode() if encoder is not None:
             encoder.cancel(message)
 
 

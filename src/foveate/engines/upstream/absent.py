@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from foveate.core.errors import EngineUnavailable
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
+from foveate.encoders.port import UNKNOWN, Purpose
 from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, Form, Relay
 
 
@@ -40,7 +41,9 @@ class NoEngine:
         """Raises EngineUnavailable."""
         raise EngineUnavailable(detail="there is no engine here, only upstreams")
 
-    async def encode(self, prepared: PreparedImage, out: Slot, *, deadline: float) -> EncodedImage:
+    async def encode(
+        self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN
+    ) -> EncodedImage:
         """Raises EngineUnavailable."""
         raise EngineUnavailable(detail="there is no encoder here, only upstreams")
 

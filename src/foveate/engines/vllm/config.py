@@ -25,6 +25,9 @@ class VllmConfig(msgspec.Struct, frozen=True):
     batch_size_max: int = 32
     encoder_queue_max: int = 256
     encoder_batch_max: int = 1
+    encoder_batch_tokens_max: int = 0
+    encoder: bool = True
+    """Whether the process holds a vision tower."""
     kv_cache_bytes: int = 0
     """Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself."""
     embeddings: Literal["inline", "connector"] = "inline"

@@ -26,6 +26,7 @@ from foveate.engines.vllm.config import VllmConfig
 from foveate.engines.vllm.environment import before_import, before_start
 from foveate.engines.vllm.versions import check_interfaces, check_version
 from foveate.models.loading import load_vision
+from foveate.models.port import VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
 
 _LOG = logging.getLogger("foveate.engine")
@@ -73,24 +74,32 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
         batch_size_max=config.batch_size_max,
         queue_depth_max=config.queue_depth_max,
     )
-    encoder = EncoderThread(
-        tower,
-        context,
-        queue_max=config.encoder_queue_max,
-        batch_max=config.encoder_batch_max,
-        threads=context.spec.threads,
-    )
-    encoder.start()
     info = EngineInfo(
         config.model, tower.encoder_version, tower.embedding_bytes_per_row, int(engine.model_config.max_model_len)
     )
+    encoder = _encoder(tower, config, context) if config.encoder else None
+    del tower  # where nothing is encoded here, its memory is given back
     context.send(Ready(msgspec.to_builtins(info)))
     watch = asyncio.get_running_loop().create_task(host.watch(), name="watch vLLM's core")
     try:
         await _receive(context, host, encoder)
     finally:
         watch.cancel()
-        encoder.close(_CLOSE_SECONDS)
+        if encoder is not None:
+            encoder.close(_CLOSE_SECONDS)
+
+
+def _encoder(tower: VisionTower, config: VllmConfig, context: WorkerContext) -> EncoderThread:
+    encoder = EncoderThread(
+        tower,
+        context,
+        queue_max=config.encoder_queue_max,
+        batch_max=config.encoder_batch_max,
+        batch_tokens_max=config.encoder_batch_tokens_max,
+        threads=context.spec.threads,
+    )
+    encoder.start()
+    return encoder
 
 
 def _check(config: VllmConfig) -> None:
@@ -103,7 +112,7 @@ def _check(config: VllmConfig) -> None:
     check_interfaces(vllm.__version__)
 
 
-async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread) -> None:
+async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread | None) -> None:
     """Hand messages to the thread or the loop they are for, until the gateway is gone or asks to stop."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -118,9 +127,9 @@ async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread) ->
                     hand_over(host.submit, message)
                 case Cancel():
                     hand_over(host.cancel, message)
-                case Encode():
+                case Encode() if encoder is not None:
                     encoder.submit(message)
-                case CancelEncode():
+                case CancelEncode() if encoder is not None:
                     encoder.cancel(message)
         loop.call_soon_threadsafe(ended.set)
 

@@ -82,6 +82,8 @@ def run(connection: socket.socket, arena: ArenaView, parent_pid: int) -> int:
         setproctitle(spec.title)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         faulthandler.enable()
+        if spec.cpus:
+            os.sched_setaffinity(0, spec.cpus)
         _limit_threads(spec.threads)
         channel.expect(spec.receives)
         return _run_entry(LocalContext(spec, arena, channel))

@@ -1,0 +1,82 @@
+"""From settings to encode workers: how many, and where each runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from foveate.core.errors import StartupError
+from foveate.encoders.messages import EncoderConfig
+from foveate.encoders.pool import EncoderPool
+from foveate.encoders.port import Encoder
+from foveate.encoders.workers import PoolConfig
+from foveate.models.loading import ModelFiles
+from foveate.observe.load import Load
+from foveate.runtime.port import Runtime
+from foveate.settings import ENCODERS_MAX, Settings
+
+
+def check_topology(settings: Settings) -> None:
+    """Raise StartupError for a topology that cannot be."""
+    chosen = settings.topology
+    if chosen.kind == "e-p-d":
+        raise StartupError("The topology e-p-d is not available yet: prefill and token decode run together. Use e-pd.")
+    if chosen.kind != "agg" and settings.engine.kind == "upstream":
+        raise StartupError("The topology is of an engine that runs here: with --engine upstream leave out --topology.")
+    for name, cpus in (
+        ("engine.cpus", settings.engine.cpus),
+        ("media.cpus", settings.media.cpus),
+        ("topology.encoder_cpus", chosen.encoder_cpus),
+    ):
+        _check_cpus(name, cpus)
+
+
+def _check_cpus(name: str, cpus: Iterable[int]) -> None:
+    there = os.sched_getaffinity(0)
+    missing = sorted(set(cpus) - there)
+    if missing:
+        raise StartupError(
+            f"{name} names the core {missing[0]}, which this process may not run on. It may on: {', '.join(map(str, sorted(there)))}."
+        )
+
+
+def engine_encodes(settings: Settings) -> bool:
+    """Tell whether the engine's process is to hold a vision tower."""
+    return settings.topology.kind == "agg" or settings.topology.fallback == "local"
+
+
+def encoders_of(
+    settings: Settings, files: ModelFiles, engine: Encoder, *, runtime: Runtime, number: int, load: Load
+) -> EncoderPool:
+    """Return the encode workers of the model's version ``number``, not started; none with ``agg``, where ``engine`` does it all."""
+    chosen = settings.topology
+    workers = 0 if chosen.kind == "agg" else chosen.encoders
+    config = PoolConfig(
+        workers=workers,
+        first_index=number * ENCODERS_MAX,
+        config=EncoderConfig(
+            files.directory,
+            device=chosen.encoder_device or settings.model.device,
+            dtype=settings.model.dtype,
+            batch_max=settings.engine.encoder_batch_max,
+            batch_tokens_max=settings.engine.encoder_batch_tokens_max,
+        ),
+        queue_max=settings.engine.encoder_queue_max,
+        threads=chosen.encoder_threads or threads_each(workers),
+        cpus=dealt(chosen.encoder_cpus, workers),
+        hang_seconds=chosen.hang_seconds,
+        batch_seconds_max=chosen.encode_seconds_max,
+        start_seconds_max=settings.server.start_seconds_max,
+    )
+    return EncoderPool(runtime, config, local=engine if engine_encodes(settings) else None, load=load)
+
+
+def threads_each(workers: int) -> int:
+    """Return the threads of each worker where they share the cores but one."""
+    return max(1, (len(os.sched_getaffinity(0)) - 1) // max(1, workers))
+
+
+def dealt(cpus: Sequence[int], workers: int) -> tuple[tuple[int, ...], ...]:
+    """Deal cores out in turn; where there are fewer of them than workers, each worker has one and shares it."""
+    places = min(len(cpus), workers)
+    return tuple(tuple(cpus[place::places]) for place in range(places))

@@ -1,0 +1,303 @@
+"""The gateway's side of the encode workers: one line of pictures before separate, killable processes that hold a vision tower each.
+
+Pictures wait here and not at the workers, so that they can be put in order (:mod:`foveate.decisions.encode_order`), cancelled for free,
+and given to another worker when theirs dies. Each belongs to a worker by its content (:mod:`foveate.decisions.ownership`); one that would
+be idle takes others' too. What a worker held when it died is encoded by another; one that is stuck is killed first, because until it is
+dead it may write to the slots. With no worker left the engine's process encodes, where it has a vision tower, until one is back.
+
+Does not cover: the processes themselves (:mod:`foveate.encoders.workers`), and equal pictures at once (the journey's flights).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from foveate.core.clock import now
+from foveate.core.errors import DeadlineExceeded, EncodeFailed, EncodersUnavailable, QueueFull
+from foveate.core.media import EncodedImage, PreparedImage
+from foveate.core.memory import Slot
+from foveate.decisions.encode_order import BatchBounds
+from foveate.decisions.ownership import owner
+from foveate.encoders.line import Line
+from foveate.encoders.messages import EncodeBegun, EncodeDone, EncodeRejected
+from foveate.encoders.port import UNKNOWN, Encoder, Purpose
+from foveate.encoders.seat import EncoderReport, Seat
+from foveate.encoders.ticket import Ticket
+from foveate.encoders.workers import PoolConfig, Workers
+from foveate.observe.load import Load
+from foveate.runtime.port import Runtime
+
+logger = logging.getLogger(__name__)
+
+_DEATHS_MAX = 3
+"""Workers that may die while they encode a picture before it is given up. Deaths by another cause hit a picture as well, so one is no
+proof."""
+_NO_BOUND = 2**62
+
+
+class EncoderPool:
+    """Implements :class:`foveate.encoders.port.Encoder`, and :class:`foveate.encoders.workers.Watcher`. Owned by the event loop."""
+
+    def __init__(
+        self, runtime: Runtime, config: PoolConfig, *, local: Encoder | None = None, load: Load | None = None
+    ) -> None:
+        """``local`` is an encoder in the engine's process, which steps in while no worker can be asked; ``load`` is told what waits and
+        runs."""
+        self._config = config
+        self._local = local
+        load = load or Load()
+        self._workers = Workers(runtime, config, self, load)
+        self._line = Line(BatchBounds(config.config.batch_max, config.config.batch_tokens_max or _NO_BOUND), load)
+        self._numbers = itertools.count(1)
+        self._give_up: asyncio.TimerHandle | None = None
+        self.local_pictures = 0
+        """Pictures that the engine's process encoded because no worker could."""
+
+    # ------------------------------------------------------------------------------------------------------ life cycle
+
+    @property
+    def alive(self) -> int:
+        """Workers that can be given pictures."""
+        return sum(seat.open for seat in self._workers.seats)
+
+    @property
+    def waiting(self) -> int:
+        """Pictures in the line."""
+        return len(self._line)
+
+    def report(self) -> tuple[EncoderReport, ...]:
+        """Tell about every worker."""
+        waiting = [ticket.owner for ticket in self._line]
+        return tuple(seat.report(waiting.count(seat.index)) for seat in self._workers.seats)
+
+    async def start(self) -> None:
+        """Start every worker and wait until all are ready. Raises StartupError, with none left running."""
+        await self._workers.start()
+
+    def expect(self, encoder_version: str) -> int:
+        """Have only encoders of this version from now on; return how many workers had another one. Those are replaced."""
+        return self._workers.expect(encoder_version)
+
+    async def stop(self, *, seconds_max: float) -> None:
+        """End all workers; what waits or is held fails."""
+        self._workers.stopped = True
+        self._cancel_give_up()
+        for ticket in self._line:
+            self._line.remove(ticket)
+            ticket.settle(EncodersUnavailable(detail="the encode workers were stopped"))
+        await self._workers.stop(seconds_max=seconds_max)
+        self._line.close()
+
+    # ---------------------------------------------------------------------------------------------------------- encode
+
+    async def encode(
+        self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN
+    ) -> EncodedImage:
+        """See the port."""
+        ticket = Ticket(next(self._numbers), prepared, out, deadline, purpose)
+        if self._workers.seats:
+            self._admit(ticket)
+        else:
+            ticket.settle(None)
+        try:
+            await asyncio.wait({ticket.outcome}, timeout=max(0.0, deadline - now()))
+        except asyncio.CancelledError:
+            await self._let_go(ticket)
+            raise
+        if not ticket.outcome.done():
+            await self._let_go(ticket)
+            raise DeadlineExceeded(detail="the deadline passed while a picture was encoded")
+        return ticket.outcome.result() or await self._encode_locally(ticket)
+
+    async def _encode_locally(self, ticket: Ticket) -> EncodedImage:
+        if self._local is None or self._workers.stopped:
+            raise EncodersUnavailable(retry_after_seconds=1.0)
+        image = await self._local.encode(ticket.prepared, ticket.out, deadline=ticket.deadline, purpose=ticket.purpose)
+        self.local_pictures += 1
+        self._blame(ticket)
+        return image
+
+    def _admit(self, ticket: Ticket) -> None:
+        """Put a picture into the line, or raise why not."""
+        if self._workers.stopped:
+            raise EncodersUnavailable(detail="the encode workers were stopped")
+        whole = self._config.queue_max
+        # As in the media workers' queue, a quarter is out of any one tenant's reach.
+        for limit, waiting in (
+            (whole - whole // 4, self._line.of(ticket.purpose.tenant)),
+            (whole, len(self._line)),
+        ):
+            if waiting >= limit:
+                raise QueueFull(
+                    "Too many pictures wait for the vision encoder. Try again shortly.",
+                    limit_name="engine.encoder_queue_max",
+                    limit=limit,
+                    actual=waiting + 1,
+                    retry_after_seconds=1.0,
+                )
+        self._line.add(ticket)
+        self._place([ticket])
+        self._dispatch()
+
+    async def _let_go(self, ticket: Ticket) -> None:
+        """Wait until no worker touches an unwanted picture's slots: at once when it has not started."""
+        ticket.abandoned = True
+        if self._line.remove(ticket):
+            return
+        for seat in self._workers.seats:
+            if ticket in seat.held:
+                seat.cancel(ticket)
+        again = False
+        while not ticket.outcome.done():
+            try:
+                await asyncio.wait({ticket.outcome})
+            except asyncio.CancelledError:
+                again = True  # cancelled twice: the slots are still in use
+        if not ticket.outcome.cancelled():
+            ticket.outcome.exception()  # retrieved: the caller hears of its own cancellation or deadline instead
+        if again:
+            raise asyncio.CancelledError
+
+    # -------------------------------------------------------------------------------------------------- who gets what
+
+    def _place(self, tickets: Sequence[Ticket]) -> None:
+        """Give each of these, which are in the line, an owner; with no worker there, the engine or nobody."""
+        loads: dict[int, float] = {seat.index: seat.held_tokens for seat in self._workers.seats if seat.open}
+        for ticket in self._line:
+            if ticket.owner in loads and ticket not in tickets:
+                loads[ticket.owner] += ticket.tokens
+        for ticket in tickets:
+            able = {index: load for index, load in loads.items() if index not in ticket.failed_at}
+            if not able and self._local is not None:
+                self._line.remove(ticket)
+                ticket.settle(None)
+            elif loads:
+                ticket.owner = owner(ticket.purpose.content, able or loads, ticket.tokens)
+                loads[ticket.owner] += ticket.tokens
+            else:
+                ticket.owner = None
+                self._wait_for_one()
+
+    def _dispatch(self) -> None:
+        """Give every worker with room its own pictures; then those that would be idle others'."""
+        seats = self._workers.seats
+        for seat in sorted(seats, key=lambda seat: seat.held_tokens):
+            while seat.room and (batch := self._line.next((seat.index,))):
+                seat.give(batch)
+        for seat in seats:
+            if seat.room and seat.idle.is_set():
+                others = [other.index for other in seats if other is not seat]
+                if batch := self._line.next(others, not_for=seat.index):
+                    seat.give(batch)
+                else:
+                    self._recall(seat)
+
+    def _recall(self, idle: Seat) -> None:
+        """Ask the worker with the most before it for what it has not begun. A worker that did so in the meantime answers as ever."""
+        busy = max(self._workers.seats, key=lambda seat: seat.held_tokens if seat.behind else -1)
+        for ticket in busy.behind:
+            if idle.index not in ticket.failed_at:
+                ticket.recalled = True
+                busy.cancel(ticket)
+
+    def _back_to_line(self, tickets: Sequence[Ticket]) -> None:
+        """Pictures that a worker was given are to be given to another."""
+        for ticket in tickets:
+            ticket.recalled = False
+        self._line.add_first(tickets)
+        self._place(tickets)
+
+    def _move_from(self, seat: Seat) -> None:
+        """Give what waits for this worker to others."""
+        self._place([ticket for ticket in self._line if ticket.owner == seat.index])
+        self._dispatch()
+
+    def _wait_for_one(self) -> None:
+        if self._give_up is None:
+            loop = asyncio.get_running_loop()
+            self._give_up = loop.call_later(self._config.down_seconds_max, self._nobody_came)
+
+    def _nobody_came(self) -> None:
+        self._give_up = None
+        for ticket in self._line:
+            if ticket.owner is None:
+                self._line.remove(ticket)
+                ticket.settle(EncodersUnavailable(retry_after_seconds=1.0))
+
+    def _cancel_give_up(self) -> None:
+        if self._give_up is not None:
+            self._give_up.cancel()
+            self._give_up = None
+
+    # ---------------------------------------------------------------------------------------------------------- workers
+
+    def came(self, seat: Seat) -> None:
+        """See the watcher."""
+        self._cancel_give_up()
+        self._place([ticket for ticket in self._line if ticket.owner is None])
+        self._dispatch()
+
+    def condemned(self, seat: Seat) -> None:
+        """See the watcher."""
+        self._move_from(seat)
+
+    def gone(self, seat: Seat, held: list[list[Ticket]]) -> None:
+        """See the watcher."""
+        back: list[Ticket] = []
+        for place, batch in enumerate(held):
+            for ticket in batch:
+                ticket.deaths += place == 0  # only the batch that ran can have brought it about
+                if self._workers.stopped or ticket.abandoned:
+                    ticket.settle(EncodersUnavailable(detail="the encode worker ended"))
+                elif ticket.deaths >= _DEATHS_MAX:
+                    ticket.settle(EncodeFailed(detail=f"{ticket.deaths} encode workers died of it"))
+                else:
+                    back.append(ticket)
+        if self._workers.stopped:
+            return
+        logger.error("encode worker %d ended; another is started, %d pictures are moved", seat.index, len(back))
+        self._back_to_line(back)
+        self._move_from(seat)
+
+    def said(self, seat: Seat, message: Any) -> None:
+        """See the watcher."""
+        if isinstance(message, EncodeBegun):
+            seat.began(message.job_ids)
+            return
+        ticket = seat.take_back(message.job_id)
+        if ticket is None:
+            self._workers.condemn(seat, f"it answered picture {message.job_id}, which it does not hold")
+            return
+        match message:
+            case EncodeDone():
+                seat.did(message.image)
+                self._blame(ticket)
+                ticket.settle(message.image)
+            case EncodeRejected(error=None) if ticket.recalled and not ticket.abandoned:
+                self._back_to_line([ticket])
+                idle = next((one for one in self._workers.seats if one.room and one.idle.is_set()), None)
+                if idle is not None:
+                    ticket.owner = idle.index  # not by its content: its own worker is the one that has no time
+            case EncodeRejected():
+                self._rejected(seat, ticket, message)
+        self._dispatch()
+
+    def _rejected(self, seat: Seat, ticket: Ticket, message: EncodeRejected) -> None:
+        error = asyncio.CancelledError() if message.error is None else message.error.error()
+        others = self._local is not None or any(other.open for other in self._workers.seats if other is not seat)
+        if isinstance(error, EncodeFailed) and not (ticket.abandoned or ticket.failed_at) and others:
+            # The picture's doing or the worker's? Another one's word decides.
+            ticket.failed_at.add(seat.index)
+            self._back_to_line([ticket])
+        else:
+            ticket.settle(error)
+
+    def _blame(self, ticket: Ticket) -> None:
+        """A picture was encoded after all: whoever could not is at fault, and replaced when that happens again and again."""
+        for seat in self._workers.seats:
+            if seat.index in ticket.failed_at and seat.live and seat.blame():
+                self._workers.condemn(seat, "it failed pictures that others could encode")

@@ -1,0 +1,68 @@
+"""The encode worker's process: a vision tower on a thread, and nothing of the language model.
+
+The main thread receives, so that a ping is answered while a batch runs. The tower's thread takes the process with it when it ends
+unexpectedly: the gateway then gives its pictures to another worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+import msgspec
+
+from foveate.encoders.messages import CancelEncode, EncodeBatch, EncoderConfig, EncoderInfo, Ping, Pong
+from foveate.encoders.worker import EncoderThread
+from foveate.models.loading import load_vision
+from foveate.runtime.port import Progress, Ready, WorkerContext
+
+_LOG = logging.getLogger("foveate.encoder")
+
+_CLOSE_SECONDS = 10.0
+
+
+def main(context: WorkerContext) -> None:
+    """Entry point of the worker. Raises StartupError when the model cannot be loaded."""
+    config = msgspec.convert(context.spec.config, EncoderConfig)
+    threading.excepthook = _end_process
+    tower, _ = load_vision(
+        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
+    )
+    encoder = EncoderThread(
+        tower,
+        context,
+        queue_max=config.queue_max,
+        batch_max=config.batch_max,
+        batch_tokens_max=config.batch_tokens_max,
+        threads=context.spec.threads,
+    )
+    encoder.start()
+    info = EncoderInfo(tower.encoder_version, tower.embedding_bytes_per_row)
+    context.send(Ready(msgspec.to_builtins(info)))
+    try:
+        while (message := context.receive()) is not None:
+            dispatch(message, encoder, context)
+    finally:
+        encoder.close(_CLOSE_SECONDS)
+
+
+def dispatch(message: Any, encoder: EncoderThread, context: WorkerContext) -> None:
+    """Hand a message to the thread, or answer it."""
+    match message:
+        case EncodeBatch():
+            encoder.submit(*message.works)
+        case CancelEncode():
+            encoder.cancel(message)
+        case Ping():
+            context.send(Pong())
+
+
+def _end_process(failed: threading.ExceptHookArgs) -> None:
+    error = failed.exc_value
+    if error is None or isinstance(error, SystemExit):
+        return
+    _LOG.critical("the encoder's thread ended; so does the process", exc_info=error)
+    logging.shutdown()
+    os._exit(70)  # EX_SOFTWARE; the main thread waits in a read that nothing else would end

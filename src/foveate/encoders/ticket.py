@@ -1,0 +1,51 @@
+"""One picture on its way through the encode workers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from foveate.core.clock import now
+from foveate.core.media import EncodedImage, PreparedImage
+from foveate.core.memory import Slot
+from foveate.encoders.messages import Encode
+from foveate.encoders.port import Purpose
+from foveate.encoders.shape import picture_shape
+
+
+class Ticket:
+    """``outcome`` is set once, when no worker touches the slots any more; ``None``: no worker can take it.
+
+    ``owner`` is the worker whose turn brings it about, ``deaths`` counts the workers that died of it, ``failed_at`` are the workers that
+    said that it cannot be encoded. ``recalled``: it was asked back from its worker, for another that has nothing to do. ``abandoned``:
+    nobody waits for it, only for its slots."""
+
+    def __init__(self, number: int, prepared: PreparedImage, out: Slot, deadline: float, purpose: Purpose) -> None:
+        self.number = number
+        self.prepared = prepared
+        self.out = out
+        self.deadline = deadline
+        self.purpose = purpose
+        self.submitted_at = now()
+        self.tokens = prepared.rows
+        self.shape = picture_shape(prepared)
+        self.owner: int | None = None
+        self.deaths = 0
+        self.failed_at: set[int] = set()
+        self.abandoned = False
+        self.recalled = False
+        self.outcome: asyncio.Future[EncodedImage | None] = asyncio.get_running_loop().create_future()
+
+    def message(self) -> Encode:
+        """Return what a worker is told."""
+        return Encode(self.number, self.prepared, self.out, self.deadline, self.submitted_at)
+
+    def settle(self, outcome: EncodedImage | BaseException | None) -> None:
+        """Say what became of it; a second word is not heard."""
+        if self.outcome.done():
+            return
+        if isinstance(outcome, asyncio.CancelledError):
+            self.outcome.cancel()
+        elif isinstance(outcome, BaseException):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)

@@ -1,0 +1,195 @@
+"""The encode workers' processes: started, watched, replaced when they die or are stuck, and more or fewer of them on demand.
+
+Does not cover: what a worker is given and what becomes of it when the worker ends (:mod:`foveate.encoders.pool`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import Any, Protocol
+
+import msgspec
+
+from foveate.core.errors import FoveateError, StartupError
+from foveate.encoders.messages import EncoderConfig, EncoderInfo, Ping, Pong, WorkerReceives, WorkerSends
+from foveate.encoders.seat import Seat
+from foveate.encoders.ticket import Ticket
+from foveate.observe.load import Load
+from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
+
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.25
+_BACKOFF_SECONDS = 0.05
+_BACKOFF_SECONDS_MAX = 5.0
+
+
+class PoolConfig(msgspec.Struct, frozen=True):
+    """What the pool may use. Workers are named from ``first_index`` on; the one at place i runs on the cores ``cpus[i % len]`` (none: any).
+
+    A worker that answers nothing for ``hang_seconds``, or has one batch for ``batch_seconds_max``, is killed. A picture that no worker is
+    there for, nor the engine, waits ``down_seconds_max``.
+    """
+
+    workers: int
+    config: EncoderConfig
+    first_index: int = 0
+    queue_max: int = 256
+    threads: int = 1
+    cpus: tuple[tuple[int, ...], ...] = ()
+    hang_seconds: float = 1.5
+    batch_seconds_max: float = 60.0
+    start_seconds_max: float = 600.0
+    down_seconds_max: float = 4.0
+    entry: str = "foveate.encoders.process:main"
+
+
+class Watcher(Protocol):
+    """Who is told what becomes of workers."""
+
+    def came(self, seat: Seat) -> None:
+        """A worker is ready to be given pictures."""
+        ...
+
+    def said(self, seat: Seat, message: Any) -> None:
+        """A worker sent a message about a picture."""
+        ...
+
+    def condemned(self, seat: Seat) -> None:
+        """A worker will be given nothing more. It still holds what it held."""
+        ...
+
+    def gone(self, seat: Seat, held: list[list[Ticket]]) -> None:
+        """A worker has ended and touches nothing any more; it held these batches, the one that ran first."""
+        ...
+
+
+class Workers:
+    """The seats and what keeps them taken. Owned by the event loop."""
+
+    def __init__(self, runtime: Runtime, config: PoolConfig, told: Watcher, load: Load) -> None:
+        self.seats = [Seat(config.first_index + place, load.encoder()) for place in range(config.workers)]
+        self.stopped = False
+        self._runtime = runtime
+        self._config = config
+        self._told = told
+        self._load = load
+        self._version = ""
+        self._watch_task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start every worker and wait until all are ready. Raises StartupError, with none left running."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for seat in self.seats:
+                    tasks.create_task(self._start(seat))
+        except BaseExceptionGroup as group:
+            await self.stop(seconds_max=0)
+            raise group.exceptions[0] from None
+        except BaseException:
+            await self.stop(seconds_max=0)
+            raise
+        for seat in self.seats:
+            self._keep(seat)
+        self._watch_task = asyncio.create_task(self._watch(), name="foveate: watches encoders")
+
+    async def stop(self, *, seconds_max: float) -> None:
+        """End all workers; each is asked to and has ``seconds_max``."""
+        self.stopped = True
+        tasks = [task for task in (self._watch_task, *(seat.keeper for seat in self.seats)) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        workers = [seat.worker for seat in self.seats if seat.worker is not None]
+        await asyncio.gather(*(worker.stop(seconds_max=seconds_max) for worker in workers))
+        for seat in self.seats:
+            self._load.forget(seat.load)
+
+    def expect(self, encoder_version: str) -> int:
+        """Have only encoders of this version from now on; return how many workers had another one. Those are replaced."""
+        self._version = encoder_version
+        wrong = [seat for seat in self.seats if seat.live and seat.version != encoder_version]
+        for seat in wrong:
+            self.condemn(seat, "it has loaded another vision encoder than the engine")
+        return len(wrong)
+
+    def condemn(self, seat: Seat, why: str) -> None:
+        """Kill a worker, to be replaced."""
+        logger.warning("encode worker %d is killed: %s", seat.index, why)
+        seat.condemn()
+        self._told.condemned(seat)
+
+    async def _start(self, seat: Seat) -> None:
+        config, place = self._config, seat.index - self._config.first_index
+        worker = self._runtime.worker(
+            WorkerSpec(
+                role="encoder",
+                index=seat.index,
+                entry=config.entry,
+                config=msgspec.to_builtins(config.config),
+                receives=WorkerReceives,
+                sends=WorkerSends,
+                threads=config.threads,
+                cpus=config.cpus[place % len(config.cpus)] if config.cpus else (),
+            )
+        )
+        ready = await worker.start(
+            on_message=lambda message: self._received(seat, worker, message),
+            on_exit=lambda: self._exited(seat, worker),
+            seconds_max=config.start_seconds_max,
+        )
+        info = msgspec.convert(ready.info, EncoderInfo)
+        if self._version and info.encoder_version != self._version:
+            await worker.stop(seconds_max=0)
+            raise StartupError(f"The process '{worker.spec.title}' has loaded another vision encoder than the engine.")
+        if not worker.alive:
+            raise StartupError(f"The process '{worker.spec.title}' ended as soon as it was ready.")
+        seat.taken(worker, info.encoder_version)
+        self._told.came(seat)
+
+    def _keep(self, seat: Seat) -> None:
+        seat.keeper = asyncio.create_task(self._replace(seat), name=f"foveate: keeps encoder {seat.index}")
+
+    async def _replace(self, seat: Seat) -> None:
+        """Replace the seat's worker whenever it dies, with a pause that grows while none of them gets a picture done."""
+        while True:
+            if seat.worker is not None:
+                await seat.vacant.wait()
+            if seat.deaths > 1:
+                await asyncio.sleep(min(_BACKOFF_SECONDS * 2.0**seat.deaths, _BACKOFF_SECONDS_MAX))
+            try:
+                await self._start(seat)
+            except (FoveateError, OSError) as error:
+                # Also what the system refuses (no descriptor, no memory, no process): it may have room again later.
+                seat.deaths += 1
+                logger.error("encode worker %d did not start again: %s", seat.index, error)
+
+    async def _watch(self) -> None:
+        """Kill workers that are stuck. Counted in pings, not by the clock: time in which this process stood still proves nothing."""
+        unanswered_max = math.ceil(self._config.hang_seconds / _TICK_SECONDS)
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            for seat in self.seats:
+                if seat.worker is None or seat.condemned:
+                    continue
+                if seat.unanswered >= unanswered_max:
+                    self.condemn(seat, f"it has answered nothing for {seat.unanswered * _TICK_SECONDS:g} s")
+                elif seat.running_seconds > self._config.batch_seconds_max:
+                    self.condemn(seat, f"it has had one batch for {seat.running_seconds:.1f} s")
+                else:
+                    seat.unanswered += 1
+                    seat.worker.send(Ping())
+
+    def _received(self, seat: Seat, worker: Worker, message: Any) -> None:
+        if isinstance(message, Progress):
+            logger.debug("encode worker %d: %s", seat.index, message.text)
+        elif seat.worker is worker:
+            seat.unanswered = 0
+            if not isinstance(message, Pong):
+                self._told.said(seat, message)
+
+    def _exited(self, seat: Seat, worker: Worker) -> None:
+        if seat.worker is worker:  # else it ended as soon as it was ready, and was never given the seat
+            self._told.gone(seat, seat.left())

@@ -1,0 +1,42 @@
+"""Settings of the topology: which stages run in processes of their own, how many, and where."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from foveate.settings.declare import Cpus, Section, setting
+
+ENCODERS_MAX = 64
+
+
+class TopologySettings(Section):
+    """Where the vision encoder runs (docs/topology.md). The API and the answers are the same in every topology."""
+
+    kind: Literal["agg", "e-pd", "e-p-d"] = setting(
+        "agg",
+        "agg: the vision encoder runs in the engine's process. e-pd: in encode workers, processes of their own. e-p-d: prefill and "
+        "token decode apart too (not available yet).",
+        flag="--topology",
+    )  # fmt: skip
+    encoders: int = setting(1, "Encode workers with e-pd.", flag="--encoders", low=1, high=ENCODERS_MAX)
+    encoder_device: str | None = setting(
+        None, "Where an encode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
+    )
+    encoder_threads: int = setting(
+        0, "Threads for numerical work in each encode worker; 0: the cores but one, shared out among them.", low=0,
+        high=1024,
+    )  # fmt: skip
+    encoder_cpus: Cpus = setting(
+        (), "Cores that encode workers run on, dealt out among them in turn, comma-separated. Default: any."
+    )
+    fallback: Literal["local", "off"] = setting(
+        "local",
+        "What encodes while no encode worker can: local, the engine's process, which holds the vision tower too; off: nobody, and "
+        "requests with pictures are answered with 503.",
+    )
+    hang_seconds: float = setting(
+        1.5, "How long an encode worker may answer nothing at all before it is killed and replaced.", low=0.5, high=600
+    )
+    encode_seconds_max: float = setting(
+        60.0, "Time one batch may take in an encode worker before it is killed and replaced.", low=0.5, high=3600
+    )
