@@ -162,7 +162,8 @@ def observer(settings: Settings, metrics: Metrics, log: RequestLog | None, scope
         "multimodal": Targets(**slo.multimodal.model_dump()),
     }
     prices = Prices(**settings.cost.model_dump())
-    return Observer(metrics, log, CostBook(prices), targets, _traces(settings.trace, scope))
+    traces = _traces(settings.trace, scope)
+    return Observer(metrics, log, CostBook(prices), targets, traces, topology=settings.topology.kind)
 
 
 def _traces(settings: TraceSettings, scope: AsyncExitStack) -> TraceSink | None:

@@ -29,7 +29,7 @@ GREEDY = Sampling(12, temperature=0, ignore_eos=True)
 class Outbox:
     """What a worker's threads see of their process: an arena, and messages that go into a list."""
 
-    def __init__(self, arena: Arena | None) -> None:
+    def __init__(self, arena: Arena | None = None) -> None:
         self.arena = arena or Arena(16 << 20)
         self.sent: list[Any] = []
         self.changed = threading.Condition()
