@@ -83,14 +83,11 @@ class EngineSettings(Section):
         high=600,
     )  # fmt: skip
     threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core but one.", low=0, high=1024)
-<<<<<<< HEAD
     self_check: bool = setting(
         True,
         "With vLLM: compare a picture's embeddings with transformers' own before the server is ready, and do not start where they differ.",
     )
-=======
     cpus: Cpus = setting((), "Cores that the engine's process may run on, comma-separated. Default: any.")
->>>>>>> 44d06fc (Encode pictures in processes of their own: a line at the gateway, owners by content, workers that may die)
 
 
 class MediaSettings(Section):
