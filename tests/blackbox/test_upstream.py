@@ -16,6 +16,7 @@ from tests.blackbox.recorder import Recorder, recording
 from tests.blackbox.replies import assert_closes, content, refused, server_timing, stream
 from tests.blackbox.server import Server, eventually
 from tests.blackbox.videos import shown, video_url, watch
+from tests.otlp import Receiver
 
 CHAT = "/v1/chat/completions"
 
@@ -27,12 +28,15 @@ def recorder(server: Server) -> Iterator[Recorder]:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder, web: Origin) -> Iterator[Server]:
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, recorder: Recorder, web: Origin, collector: Receiver
+) -> Iterator[Server]:
     """In front of the server that most tests share, with a recorder between."""
     made = Server(
         tmp_path_factory.mktemp("gateway"),
         *("--engine", "upstream", "--upstream", recorder.url, "--media-workers", "1"),
         *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", f"80,443,{web.port}"),
+        *("--trace-otlp-endpoint", collector.url),
     )
     try:
         yield made
@@ -68,6 +72,31 @@ def test_the_same_answers_as_without_it(gateway: Server, server: Server, http: h
             (_, ours), (_, theirs) = stream(http, question), stream(direct, question)
             assert [chunk["choices"] for chunk in ours] == [chunk["choices"] for chunk in theirs]
             assert not any("usage" in chunk for chunk in ours)
+
+
+def test_one_trace_holds_both_servers(http: httpx.Client, collector: Receiver) -> None:
+    """The client's span is above the gateway's request, that one above the server's, in one trace."""
+    trace, span = "ab" * 16, "cd" * 8
+    question = asking(image(data_url(encoded(one("red", "circle")))), text(DESCRIBE))
+    assert http.post(CHAT, json=question, headers={"traceparent": f"00-{trace}-{span}-01"}).status_code == 200
+    found = eventually(
+        "both requests' spans",
+        lambda: (
+            len(roots := [one for one in collector.spans() if (one.trace_id, one.name) == (trace, "request")]) == 2
+            and roots
+        ),
+    )
+    outer = next(one for one in found if one.parent_id == span)
+    inner = next(one for one in found if one is not outer)
+    assert inner.parent_id == outer.span_id
+    assert outer.start <= inner.start <= inner.end <= outer.end
+    assert [one.name for one in collector.spans() if one.parent_id == outer.span_id and one.name == "upstream"]
+    unasked = http.post(CHAT, json=asking(text("Hello!"))).json()["id"]
+    (head, *_) = eventually("its trace", lambda: collector.trace_of(unasked))
+    eventually(
+        "the server's part of it",
+        lambda: [one for one in collector.spans() if (one.parent_id, one.name) == (head.span_id, "request")],
+    )
 
 
 def test_the_official_client_works(gateway: Server, model: str) -> None:

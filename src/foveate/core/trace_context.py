@@ -13,11 +13,15 @@ _SAMPLED: Final = 1
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """The caller's span, under which the request's spans go. ``sampled``: the caller records this trace."""
+    """A span under which others go: the caller's, or a request's own. ``sampled``: whoever made it records this trace."""
 
     trace_id: int
     span_id: int
     sampled: bool
+
+    def header(self) -> str:
+        """Return it as the value of a ``traceparent`` header, for whoever is asked next."""
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
 
 
 def trace_context(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:

@@ -17,6 +17,7 @@ from foveate.core.errors import ErrorRecord
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.request import Sampling
 from foveate.core.stages import Span
+from foveate.core.trace_context import TraceContext
 
 Form = Literal["embeddings", "pixels", "bytes", "url"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -38,7 +39,8 @@ class EngineWork(msgspec.Struct, frozen=True):
     """A prompt ready for prefill: token ids with every picture's placeholder already expanded, and the pictures.
 
     ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds;
-    past it the engine gives up the request. KV of this prompt may be reused for requests of the same ``scope`` only.
+    past it the engine gives up the request. KV of this prompt may be reused for requests of the same ``scope`` only. An engine that
+    traces puts its spans under ``trace``.
     """
 
     request_id: str
@@ -47,6 +49,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     sampling: Sampling
     deadline: float
     scope: str = ""
+    trace: TraceContext | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -132,7 +135,7 @@ class RelayWork(msgspec.Struct, frozen=True):
 
     ``media`` fill the document's holes. ``text_tokens`` is a guess, made of the text's length, good enough to weigh requests against each
     other. ``salt`` keeps what an upstream caches of it from other tenants; empty where they may share. ``usage``: the client asked for it
-    in a stream. ``deadline`` is monotonic seconds. ``only``: the one server that may be asked.
+    in a stream. ``deadline`` is monotonic seconds. ``only``: the one server that may be asked. ``trace`` is the span that theirs go under.
     """
 
     request_id: str
@@ -146,6 +149,7 @@ class RelayWork(msgspec.Struct, frozen=True):
     salt: str
     deadline: float
     only: str = ""
+    trace: TraceContext | None = None
 
 
 class RelayUsage(msgspec.Struct, frozen=True):

@@ -104,6 +104,7 @@ async def address(job: Job, tools: Tools) -> None:
         usage=request.include_usage,
         salt=blake3(job.scope.encode()).hexdigest(length=16) if job.scope else "",
         deadline=job.deadline,
+        trace=job.ledger.onward,
     )
 
 

@@ -48,6 +48,7 @@ async def assemble(job: Job, tools: Tools) -> None:
         sampling=msgspec.structs.replace(job.request.sampling, tokens_max=tokens_max),
         deadline=job.deadline,
         scope=job.scope,
+        trace=job.ledger.onward,
     )
 
 

@@ -116,6 +116,8 @@ class RequestLedger:
         self.tenant = tenant
         self.tier = tier
         self.trace = trace
+        self.span_of_request: TraceContext | None = None
+        """The request's own span where it is traced; it is told to whoever is asked on its behalf."""
         self.received_at = received_at
         self.modality: Modality = "multimodal" if images or videos else "text"
         self.counts = Counts(images=images, videos=videos)
@@ -127,6 +129,11 @@ class RequestLedger:
         self._gaps: TokenGaps | None = None
         self._first_token_at: float | None = None
         self._ended = False
+
+    @property
+    def onward(self) -> TraceContext | None:
+        """What others who work on this request are told to put their spans under: its own span, else its caller's."""
+        return self.span_of_request or self.trace
 
     def span(self, span: Span) -> None:
         """Add a finished span of the request itself: admission, llm_queue, llm_prefill.
@@ -230,6 +237,7 @@ class RequestLedger:
             trace=self.trace,
             role=self.role,
             gaps=self._gaps,
+            span=self.span_of_request,
         )
 
     def _engine_seen_ms(self, breakdown: Breakdown) -> float:

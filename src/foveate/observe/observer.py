@@ -11,6 +11,7 @@ from foveate.core import clock
 from foveate.core.budget import Caller
 from foveate.core.errors import FoveateError, UrlRefused
 from foveate.core.stages import Modality, Stage
+from foveate.core.trace_context import TraceContext
 from foveate.decisions.objectives import Targets
 from foveate.observe.cost import CostBook, Prices
 from foveate.observe.labels import CODE, ITEM_STAGE, LIMIT, OTHER
@@ -46,6 +47,10 @@ class TraceSink(Protocol):
         """Requests whose trace was lost since the start."""
         ...
 
+    def begin(self, caller: TraceContext | None) -> TraceContext:
+        """Return the span of a request that has begun, and whether it is recorded."""
+        ...
+
     def write(self, record: LedgerRecord) -> None:
         """Take a finished request. Never waits."""
         ...
@@ -78,6 +83,8 @@ class Observer:
     def opened(self, ledger: RequestLedger) -> None:
         """A request has begun."""
         self.metrics.move("foveate_requests_in_flight", ledger.modality, by=1)
+        if self.traces is not None:
+            ledger.span_of_request = self.traces.begin(ledger.trace)
 
     def ended(self, record: LedgerRecord) -> None:
         """A request that was opened has ended. What was only estimated is no one's latency, carried nothing to the model, and refused

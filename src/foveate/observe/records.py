@@ -155,7 +155,7 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     ``limit_name`` is the limit that refused it, of a tier or of the server. ``spent`` includes that of all items; ``spans``
     are the request's own, as they were recorded, and ``trace`` is the trace that its caller said it belongs to.
     ``role`` is that of the model's version which it was given to while a new one was on trial. ``gaps`` are None where no choice
-    had two outputs.
+    had two outputs. ``span`` is the request's own span, which others' spans go under; None where nothing is traced.
     """
 
     request_id: str
@@ -176,3 +176,4 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     trace: TraceContext | None = None
     role: Role | None = None
     gaps: TokenGaps | None = None
+    span: TraceContext | None = None

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.util.types import AttributeValue
 
 from foveate.core.stages import Span, Stage
+from foveate.core.trace_context import TraceContext
 from foveate.observe.records import ItemRecord, LedgerRecord
 from foveate.observe.redact import redact_text
 from foveate.observe.request_line import HOST_MAX, NAME_MAX, TENANT_MAX
@@ -38,34 +39,40 @@ _SCOPE: Final = InstrumentationScope("foveate")
 _FAILED: Final = frozenset({"failed", "overloaded"})
 
 
-def spans_of(record: LedgerRecord, ended_wall: float, resource: Resource, *, sample_rate: float) -> list[ReadableSpan]:
-    """Return the request's spans; none when its trace is not sampled. ``ended_wall``: seconds since the epoch at its end.
-
-    A caller's decision to record a trace, or not to, is followed; else ``sample_rate`` (0..1) of all traces are recorded.
+def begun(caller: TraceContext | None, sample_rate: float) -> TraceContext:
+    """Return a request's own span. A caller's decision to record a trace, or not to, is followed; else ``sample_rate`` (0..1) of all
+    traces are recorded.
     """
-    caller = record.trace
-    trace_id = caller.trace_id if caller is not None else _IDS.generate_trace_id()
+    span_id = _IDS.generate_span_id()
+    if caller is not None:
+        return TraceContext(caller.trace_id, span_id, caller.sampled)
+    trace_id = _IDS.generate_trace_id()
     # As OpenTelemetry's TraceIdRatioBased: by the id, so that every service that sees a trace decides alike.
-    sampled = caller.sampled if caller is not None else (trace_id & (2**64 - 1)) < sample_rate * 2**64
-    if not sampled:
+    return TraceContext(trace_id, span_id, (trace_id & (2**64 - 1)) < sample_rate * 2**64)
+
+
+def spans_of(record: LedgerRecord, ended_wall: float, resource: Resource) -> list[ReadableSpan]:
+    """Return the request's spans; none when it is not recorded. ``ended_wall``: seconds since the epoch at its end."""
+    if record.span is None or not record.span.sampled:
         return []
-    return list(_Writer(record, ended_wall, resource, trace_id).spans())
+    return list(_Writer(record, record.span, ended_wall, resource).spans())
 
 
 class _Writer:
     """Writes the spans of one trace. Times are monotonic seconds until they are written."""
 
-    def __init__(self, record: LedgerRecord, ended_wall: float, resource: Resource, trace_id: int) -> None:
+    def __init__(self, record: LedgerRecord, own: TraceContext, ended_wall: float, resource: Resource) -> None:
         self._record = record
         self._wall = ended_wall - record.ended_at
         self._resource = resource
-        self._trace_id = trace_id
+        self._trace_id = own.trace_id
+        self._root_id = own.span_id
         self._left = SPANS_MAX
         self._omitted = 0
 
     def spans(self) -> Iterator[ReadableSpan]:
         record = self._record
-        root = self._context()
+        root = self._context(self._root_id)
         yield from self._stages(record.spans, root)
         for item in record.items:
             yield from self._item(item, root)

@@ -16,9 +16,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from foveate.core import clock
+from foveate.core.trace_context import TraceContext
 from foveate.observe.logging import get_logger
 from foveate.observe.records import LedgerRecord
-from foveate.observe.trace_spans import spans_of
+from foveate.observe.trace_spans import begun, spans_of
 
 _BATCH_MAX: Final = 64
 """Requests in one export."""
@@ -59,6 +60,10 @@ class Traces:
     def start(self) -> None:
         """Start the exporter's thread."""
         self._thread.start()
+
+    def begin(self, caller: TraceContext | None) -> TraceContext:
+        """Return the span of a request that has begun: a new one of the caller's trace, or of a trace of its own."""
+        return begun(caller, self._sample_rate)
 
     def write(self, record: LedgerRecord) -> None:
         """Hand a record to the exporter; drop and count it when the queue is full. Never waits."""
@@ -103,7 +108,7 @@ class Traces:
         spans: list[ReadableSpan] = []
         requests = 0
         for record, wall in batch:
-            made = spans_of(record, wall, self._resource, sample_rate=self._sample_rate)
+            made = spans_of(record, wall, self._resource)
             spans += made
             requests += bool(made)
         if not spans:

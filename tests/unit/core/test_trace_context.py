@@ -13,6 +13,12 @@ def read(*values: str) -> TraceContext | None:
     return trace_context([(b"accept", b"*/*"), *((b"traceparent", value.encode("latin-1")) for value in values)])
 
 
+def test_it_is_passed_on_as_it_is_read() -> None:
+    for sampled in (True, False):
+        context = TraceContext(1, 2, sampled)
+        assert read(context.header()) == context
+
+
 @pytest.mark.parametrize(("flags", "sampled"), [("01", True), ("00", False), ("03", True), ("02", False)])
 def test_a_context(flags: str, sampled: bool) -> None:
     assert read(f"00-{TRACE}-{SPAN}-{flags}") == TraceContext(int(TRACE, 16), int(SPAN, 16), sampled)

@@ -15,7 +15,7 @@ from foveate.core.stages import STAGES, Span
 from foveate.core.trace_context import TraceContext
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.records import LedgerRecord, Outcome
-from foveate.observe.trace_spans import PROCESSES, SPANS_MAX, spans_of
+from foveate.observe.trace_spans import PROCESSES, SPANS_MAX, begun, spans_of
 from foveate.observe.traces import Traces
 
 CALLER = TraceContext(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, True)
@@ -28,23 +28,25 @@ def record(
     outcome: Outcome = "answered",
     model: str = "demo",
     groups: int = 1,
+    sample_rate: float = 1.0,
 ) -> LedgerRecord:
-    begun = now() - 10
-    ledger = RequestLedger(request_id=request_id, model=model, received_at=begun, images=2, trace=trace)
-    ledger.span(Span("admission", begun, begun + 1))
+    start = now() - 10
+    ledger = RequestLedger(request_id=request_id, model=model, received_at=start, images=2, trace=trace)
+    ledger.span_of_request = begun(trace, sample_rate)
+    ledger.span(Span("admission", start, start + 1))
     for index in range(2):
         item = ledger.item(index)
         item.origin("images.example.org")
         for group in range(groups):
-            item.span(Span("media_fetch", begun + 1, begun + 2))
-            item.span(Span("vision_encode", begun + 2, begun + 4 + index + group / groups, 7.5))
-        item.ready(begun + 4 + index)
-    ledger.spans([Span("llm_queue", begun + 5, begun + 6), Span("llm_prefill", begun + 6, begun + 7)])
-    ledger.first_token(begun + 7)
-    ledger.output(1, begun + 7)
-    ledger.output(3, begun + 9)
+            item.span(Span("media_fetch", start + 1, start + 2))
+            item.span(Span("vision_encode", start + 2, start + 4 + index + group / groups, 7.5))
+        item.ready(start + 4 + index)
+    ledger.spans([Span("llm_queue", start + 5, start + 6), Span("llm_prefill", start + 6, start + 7)])
+    ledger.first_token(start + 7)
+    ledger.output(1, start + 7)
+    ledger.output(3, start + 9)
     code = None if outcome == "answered" else "engine_failed"
-    return ledger.end(outcome, error_code=code, at=begun + 9)
+    return ledger.end(outcome, error_code=code, at=start + 9)
 
 
 @pytest.fixture
@@ -53,8 +55,8 @@ def collector() -> Iterator[Receiver]:
         yield made
 
 
-def exported(collector: Receiver, *records: LedgerRecord, sample_rate: float = 1.0) -> list[Exported]:
-    traces = Traces(collector.url, version="0", sample_rate=sample_rate)
+def exported(collector: Receiver, *records: LedgerRecord) -> list[Exported]:
+    traces = Traces(collector.url, version="0")
     traces.start()
     for each in records:
         traces.write(each)
@@ -64,8 +66,11 @@ def exported(collector: Receiver, *records: LedgerRecord, sample_rate: float = 1
 
 
 def test_a_request_s_trace(collector: Receiver) -> None:
-    spans = exported(collector, record(trace=CALLER))
+    made = record(trace=CALLER)
+    spans = exported(collector, made)
     (root,) = [span for span in spans if span.name == "request"]
+    assert made.span is not None
+    assert root.span_id == f"{made.span.span_id:016x}", "the one that others were told of while it was under way"
     assert {span.trace_id for span in spans} == {f"{CALLER.trace_id:032x}"}
     assert (root.parent_id, root.kind, root.service, root.failed) == (f"{CALLER.span_id:016x}", 2, "foveate", False)
     assert root.end == pytest.approx(time.time(), abs=30)
@@ -99,10 +104,10 @@ def test_a_failure_is_one_and_a_trace_without_a_caller_is_its_own(collector: Rec
 
 def test_sampling_follows_the_caller(collector: Receiver) -> None:
     silent = TraceContext(CALLER.trace_id, CALLER.span_id, False)
-    assert exported(collector, record(trace=silent), *(record() for _ in range(5)), sample_rate=0.0) == []
-    kept = sum(bool(spans_of(record(), 0.0, Resource({}), sample_rate=0.5)) for _ in range(200))
+    assert exported(collector, record(trace=silent), *(record(sample_rate=0.0) for _ in range(5))) == []
+    kept = sum(bool(spans_of(record(sample_rate=0.5), 0.0, Resource({}))) for _ in range(200))
     assert 40 < kept < 160
-    assert spans_of(record(trace=CALLER), 0.0, Resource({}), sample_rate=0.0)
+    assert spans_of(record(trace=CALLER, sample_rate=0.0), 0.0, Resource({}))
 
 
 def test_spans_are_bounded(collector: Receiver) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from foveate.core.errors import FoveateError, UpstreamFailed, UpstreamUnavailable
 from foveate.core.errors.upstream import ANSWER_BYTES_MAX, refusal_of
+from foveate.engines.port import RelayWork
 from foveate.engines.upstream.body import Body
 from foveate.engines.upstream.config import ServerConfig
 
@@ -57,7 +58,7 @@ class UpstreamHttp:
 
     @asynccontextmanager
     async def post(
-        self, server: ServerConfig, path: str, body: Body, request_id: str
+        self, server: ServerConfig, path: str, body: Body, work: RelayWork
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request and wait for its answer's head. Leaving before the answer's end closes the connection at once.
 
@@ -67,8 +68,10 @@ class UpstreamHttp:
             **_authorization(server),
             "Content-Type": "application/json",
             "Content-Length": str(body.size),
-            "X-Request-Id": request_id.rpartition("-")[2],
+            "X-Request-Id": work.request_id.rpartition("-")[2],
         }
+        if work.trace is not None:
+            headers["traceparent"] = work.trace.header()
         try:
             response = await self._session.post(
                 server.url + path, data=body.data(), headers=headers, allow_redirects=False

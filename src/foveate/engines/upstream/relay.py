@@ -280,7 +280,7 @@ class UpstreamRelay:
     async def _answer(self, server: Server, body: Body, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
         """Send the request and yield its answer, beginning with its first output."""
         assert self._http is not None, "the relay was started"
-        async with self._http.post(server.config, PATHS[work.kind], body, work.request_id) as response:
+        async with self._http.post(server.config, PATHS[work.kind], body, work) as response:
             if response.status != 200:
                 raise await http.refusal(response, server.config)
             if not work.stream:

@@ -120,8 +120,10 @@ class Host:
             self._fail(work.request_id, EngineFailed(detail=f"{type(cause).__name__}: {cause}"))
 
     async def _stream(self, message: Generate, prompt: Any, params: SamplingParams) -> None:
-        answer = Answer(message, self._vocabulary)
-        outputs = self._engine.generate(prompt, params, message.work.request_id)
+        answer, work = Answer(message, self._vocabulary), message.work
+        # It traces when its own arguments say where to (--otlp-traces-endpoint), and ignores this otherwise.
+        trace = None if work.trace is None else {"traceparent": work.trace.header()}
+        outputs = self._engine.generate(prompt, params, work.request_id, trace_headers=trace)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 assert isinstance(output, RequestOutput)
