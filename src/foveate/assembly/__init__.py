@@ -50,7 +50,7 @@ async def journey(
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
         keep = keep_directory(settings, scope)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
-        request_log = gauges.request_log(settings.log, scope)
+        request_log = gauges.request_log(settings, scope)
         files, name = await find_model(settings.model.path, settings, say)
         arena = bounds.arena(checked.arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
@@ -84,7 +84,7 @@ async def journey(
             in_flight=bounds.in_flight(settings),
             keep=keep,
         )
-        lag = await scope.enter_async_context(gauges.loop_lag(metrics))
+        lag = await gauges.loop_lag(settings, metrics, scope)
         gauges.bind(metrics, tools, lag, request_log)
         gauges.bind_load(metrics, load, runtime)
         await restore(tools)

@@ -28,11 +28,13 @@ from foveate.observe.observer import Observer, TraceSink
 from foveate.observe.processes import resident_bytes
 from foveate.observe.request_log import RequestLog
 from foveate.runtime.local.runtime import LocalRuntime
-from foveate.settings import LogSettings, Settings, TraceSettings
+from foveate.settings import Settings, TraceSettings
 
 
-def loop_lag(metrics: Metrics) -> LoopLag:
-    return LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
+async def loop_lag(settings: Settings, metrics: Metrics, scope: AsyncExitStack) -> LoopLag:
+    """Return the probe of the event loop, running where requests are observed."""
+    made = LoopLag(lambda seconds: metrics.observe("foveate_event_loop_lag_seconds", value=seconds))
+    return await scope.enter_async_context(made) if settings.observe.requests == "on" else made
 
 
 def bind(
@@ -162,8 +164,9 @@ def observer(settings: Settings, metrics: Metrics, log: RequestLog | None, scope
         "multimodal": Targets(**slo.multimodal.model_dump()),
     }
     prices = Prices(**settings.cost.model_dump())
-    traces = _traces(settings.trace, scope)
-    return Observer(metrics, log, CostBook(prices), targets, traces, topology=settings.topology.kind)
+    on = settings.observe.requests == "on"
+    traces = _traces(settings.trace, scope) if on else None
+    return Observer(metrics, log, CostBook(prices), targets, traces, topology=settings.topology.kind, on=on)
 
 
 def _traces(settings: TraceSettings, scope: AsyncExitStack) -> TraceSink | None:
@@ -178,16 +181,17 @@ def _traces(settings: TraceSettings, scope: AsyncExitStack) -> TraceSink | None:
     return made
 
 
-def request_log(settings: LogSettings, scope: AsyncExitStack) -> RequestLog | None:
-    if settings.requests == "off":
+def request_log(settings: Settings, scope: AsyncExitStack) -> RequestLog | None:
+    chosen = settings.log
+    if "off" in (chosen.requests, settings.observe.requests):
         return None
-    path = None if settings.requests == "stdout" else Path(settings.requests)
-    made = RequestLog(path, rotate_bytes=settings.rotate_bytes, keep_files=settings.keep_files)
+    path = None if chosen.requests == "stdout" else Path(chosen.requests)
+    made = RequestLog(path, rotate_bytes=chosen.rotate_bytes, keep_files=chosen.keep_files)
     try:
         made.start()
     except OSError as error:
         raise StartupError(
-            f"The request log {settings.requests!r} cannot be opened: {error.strerror}. Set log.requests to a writable file."
+            f"The request log {chosen.requests!r} cannot be opened: {error.strerror}. Set log.requests to a writable file."
         ) from error
     scope.push_async_callback(partial(asyncio.to_thread, made.close))
     return made

@@ -51,7 +51,7 @@ async def upstream_journey(
         load = Load(metrics)
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
-        request_log = gauges.request_log(settings.log, scope)
+        request_log = gauges.request_log(settings, scope)
         arena = bounds.arena(checked.arena_bytes)
         relay = UpstreamRelay(checked.relay, arena, say=say)
         scope.push_async_callback(relay.stop)
@@ -91,7 +91,7 @@ async def upstream_journey(
             in_flight=bounds.in_flight(settings),
             relay=relay,
         )
-        lag = await scope.enter_async_context(gauges.loop_lag(metrics))
+        lag = await gauges.loop_lag(settings, metrics, scope)
         gauges.bind(metrics, tools, lag, request_log)
         gauges.bind_load(metrics, load, runtime)
         yield Journey(tools, models=())

@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from foveate.bench import eviction, jpeg, lag, latency, reuse
+from foveate.bench import eviction, jpeg, lag, latency, observing, reuse
 from foveate.bench.figures import Figure
 from foveate.core.errors import StartupError
 
@@ -21,6 +21,8 @@ BENCHMARKS: Final[Mapping[str, Callable[[int], list[Figure]]]] = {
     "overhead": latency.overhead,
     "unattributed": latency.unattributed,
     "lag": lag.run,
+    "observing": observing.run,
+    "exposition": observing.exposition,
     "policies": eviction.policies,
     "operations": eviction.operations,
     "copies": reuse.copies,

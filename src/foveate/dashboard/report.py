@@ -64,15 +64,25 @@ class Queue(msgspec.Struct, frozen=True):
     unit: str
 
 
+class Devices(msgspec.Struct, frozen=True):
+    """Resident bytes of each kind of process, and of each GPU its utilisation (0..1) and its memory in bytes, used and whole."""
+
+    memory: dict[str, float]
+    gpus: dict[str, tuple[float, float, float]]
+
+
 class DashboardData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything on the page. ``at`` is in Unix seconds. ``rejections`` and ``errors`` count since the start, by limit and by code,
-    ``fetches`` by outcome, ``requests`` by modality and outcome.
+    """Everything on the page. ``at`` is in Unix seconds. ``observing`` is false where requests are not observed.
+
+    ``rejections`` and ``errors`` count since the start, by limit and by code, ``fetches`` by outcome, ``requests`` by modality and outcome,
+    ``forbidden`` by the URL policy's rule.
     """
 
     at: float
     models: tuple[str, ...]
     ready: bool
     reason: str
+    observing: bool
     slot_seconds: float
     slowest_seconds: float
     quantiles: tuple[float, ...]
@@ -84,7 +94,9 @@ class DashboardData(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, float]
     fetches: dict[str, float]
     requests: dict[str, dict[str, float]]
+    forbidden: dict[str, float]
     slo: SloReport
+    devices: Devices
 
 
 _FACTS = (
@@ -110,7 +122,16 @@ _FACTS = (
 )
 
 
-def report(service: Service) -> DashboardData:
+def read_devices(metrics: Metrics) -> Devices:
+    """Ask the system. Takes some milliseconds, so call it from a thread."""
+    busy, used, whole = (
+        _by_one(metrics.values(f"foveate_gpu_{what}")) for what in ("utilisation", "memory_used_bytes", "memory_bytes")
+    )
+    gpus = {gpu: (share, used[gpu], whole[gpu]) for gpu, share in busy.items() if gpu in used and gpu in whole}
+    return Devices(_by_one(metrics.values("foveate_process_resident_bytes")), gpus)
+
+
+def report(service: Service, devices: Devices) -> DashboardData:
     """Return what the page shows now. Takes some milliseconds at most, whatever the load. Raises EngineUnavailable while loading."""
     observed, readiness = service.observed(), service.readiness()
     metrics = observed.metrics
@@ -123,6 +144,7 @@ def report(service: Service) -> DashboardData:
         models=service.models,
         ready=readiness.ready,
         reason=readiness.reason,
+        observing=observed.on,
         slot_seconds=SLOT_SECONDS,
         slowest_seconds=KEPT_SECONDS,
         quantiles=QUANTILES,
@@ -137,7 +159,9 @@ def report(service: Service) -> DashboardData:
         errors=_by_one(metrics.values("foveate_errors_total")),
         fetches=_by_one(metrics.values("foveate_fetches_total")),
         requests=requests,
+        forbidden=_by_one(metrics.values("foveate_policy_refusals_total")),
         slo=observed.objectives.report(),
+        devices=devices,
     )
 
 
@@ -184,6 +208,8 @@ def _queues(metrics: Metrics) -> tuple[Queue, ...]:
     return (
         Queue("admission, multimodal", of("admission_waiting"), of("admission_places_taken"), None, "requests"),
         Queue("media workers", of("media_queue_length"), of("media_workers_busy"), of("media_workers"), "jobs"),
+        Queue("vision encoders", of("encoder_queue_length"), of("encoders_busy"), None, "busy"),
+        Queue("language model", of("llm_waiting"), of("llm_running"), None, "running"),
         Queue("servers behind", of("upstream_waiting"), of("upstream_in_flight"), None, "requests"),
         Queue("under way, text and multimodal", None, of("requests_in_flight"), None, "requests"),
         *in_flight,

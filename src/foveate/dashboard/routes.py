@@ -6,6 +6,7 @@ asks for goes into the header of its own requests and nowhere else.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from importlib import resources
 from typing import Final
@@ -17,7 +18,7 @@ from foveate.api.callers import caller_of
 from foveate.api.routing import Handler, json_reply
 from foveate.core.budget import ANYONE
 from foveate.core.errors import NotPermitted, RouteNotFound
-from foveate.dashboard.report import report
+from foveate.dashboard.report import read_devices, report
 from foveate.journey.port import Service
 
 _TYPES: Final = {
@@ -65,7 +66,8 @@ class DashboardRoutes:
         caller = caller_of(self._service, request.scope["headers"])
         if not caller.admin and caller.tenant != ANYONE:
             raise NotPermitted("This API key may not see the dashboard: its entry has no admin: true.")
-        return json_reply(report(self._service))
+        devices = await asyncio.to_thread(read_devices, self._service.observed().metrics)
+        return json_reply(report(self._service, devices))
 
     def table(self) -> list[tuple[str, Handler]]:
         """Return path and handler of each route; all are GET."""

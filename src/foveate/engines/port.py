@@ -17,7 +17,6 @@ from foveate.core.errors import ErrorRecord
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.request import Sampling
 from foveate.core.stages import Span
-from foveate.core.trace_context import TraceContext
 
 Form = Literal["embeddings", "pixels", "bytes", "url"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -40,7 +39,7 @@ class EngineWork(msgspec.Struct, frozen=True):
 
     ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds;
     past it the engine gives up the request. KV of this prompt may be reused for requests of the same ``scope`` only. An engine that
-    traces puts its spans under ``trace``.
+    traces puts its spans under ``trace``, the value of a ``traceparent`` header; empty where there is none.
     """
 
     request_id: str
@@ -49,7 +48,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     sampling: Sampling
     deadline: float
     scope: str = ""
-    trace: TraceContext | None = None
+    trace: str = ""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -135,7 +134,7 @@ class RelayWork(msgspec.Struct, frozen=True):
 
     ``media`` fill the document's holes. ``text_tokens`` is a guess, made of the text's length, good enough to weigh requests against each
     other. ``salt`` keeps what an upstream caches of it from other tenants; empty where they may share. ``usage``: the client asked for it
-    in a stream. ``deadline`` is monotonic seconds. ``only``: the one server that may be asked. ``trace`` is the span that theirs go under.
+    in a stream. ``deadline`` is monotonic seconds. ``only``: the one server that may be asked. ``trace`` is as in :class:`EngineWork`.
     """
 
     request_id: str
@@ -149,7 +148,7 @@ class RelayWork(msgspec.Struct, frozen=True):
     salt: str
     deadline: float
     only: str = ""
-    trace: TraceContext | None = None
+    trace: str = ""
 
 
 class RelayUsage(msgspec.Struct, frozen=True):

@@ -124,6 +124,7 @@ def job_of(request: Request, unpacked: Unpacked | None, tools: Tools) -> Job:
         tenant=request.caller.tenant,
         tier=request.caller.budget.tier,
         trace=request.trace,
+        observed=tools.observer.on,
     )
     if unpacked is not None:
         ledger.spent.media_cpu_ms += unpacked.cpu_ms

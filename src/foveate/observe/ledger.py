@@ -32,10 +32,11 @@ from foveate.observe.spending import Spent, total
 class ItemLedger:
     """One media item's part of the ledger."""
 
-    __slots__ = ("_spans", "arrival", "found", "host", "index", "ready_at", "source", "spent")
+    __slots__ = ("_observed", "_spans", "arrival", "found", "host", "index", "ready_at", "source", "spent")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, observed: bool = True) -> None:
         self.index = index
+        self._observed = observed
         self.host: str | None = None
         self.arrival: Arrival | None = None
         self.found: Found | None = None
@@ -49,7 +50,8 @@ class ItemLedger:
 
         Raises ValueError when it ends before it begins.
         """
-        self._spans.append(_checked(span))
+        if self._observed:
+            self._spans.append(_checked(span))
 
     def spans(self, spans: Iterable[Span]) -> None:
         """Add finished spans."""
@@ -110,12 +112,15 @@ class RequestLedger:
         tenant: str = ANYONE,
         tier: str = DEFAULT_TIER,
         trace: TraceContext | None = None,
+        observed: bool = True,
     ) -> None:
+        """Not ``observed``, it counts what the answer itself needs and keeps no times but those of the first token and the end."""
         self.request_id = request_id
         self.model = model
         self.tenant = tenant
         self.tier = tier
         self.trace = trace
+        self._observed = observed
         self.span_of_request: TraceContext | None = None
         """The request's own span where it is traced; it is told to whoever is asked on its behalf."""
         self.received_at = received_at
@@ -131,16 +136,18 @@ class RequestLedger:
         self._ended = False
 
     @property
-    def onward(self) -> TraceContext | None:
-        """What others who work on this request are told to put their spans under: its own span, else its caller's."""
-        return self.span_of_request or self.trace
+    def onward(self) -> str:
+        """The ``traceparent`` for others who work on this request: its own span, else its caller's; empty where there is neither."""
+        above = self.span_of_request or self.trace
+        return "" if above is None else above.header()
 
     def span(self, span: Span) -> None:
         """Add a finished span of the request itself: admission, llm_queue, llm_prefill.
 
         Raises ValueError as for items.
         """
-        self._spans.append(_checked(span))
+        if self._observed:
+            self._spans.append(_checked(span))
 
     def spans(self, spans: Iterable[Span]) -> None:
         """Add finished spans of the request itself."""
@@ -151,7 +158,7 @@ class RequestLedger:
         """Return the part of the ledger that belongs to the picture ``index``."""
         found = self._items.get(index)
         if found is None:
-            found = self._items[index] = ItemLedger(index)
+            found = self._items[index] = ItemLedger(index, observed=self._observed)
         return found
 
     def first_token(self, at: float) -> None:
@@ -163,6 +170,8 @@ class RequestLedger:
     def output(self, tokens: int, at: float, choice: int = 0) -> None:
         """Count ``tokens`` new tokens of one choice, that arrived together at ``at``."""
         self.counts.output_tokens += tokens
+        if not self._observed:
+            return
         timing = self._choices.get(choice)
         if timing is None:
             self._choices[choice] = _Choice(at)
@@ -197,8 +206,10 @@ class RequestLedger:
         """Return the ``Server-Timing`` value: finished stages, ``ttft`` and ``unattributed``, ``dur`` in milliseconds.
 
         For an error answer (no first token) ``ttft`` is absent and ``unattributed`` is what the stages leave of the
-        time until now.
+        time until now. Empty where the request is not observed.
         """
+        if not self._observed:
+            return ""
         stages, ttft_ms, unattributed_ms = self.breakdown().rounded()
         parts = [f"{stage};dur={ms:.3f}" for stage, ms in stages.items()]
         if ttft_ms is not None:

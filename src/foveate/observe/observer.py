@@ -68,10 +68,13 @@ class Observer:
         traces: TraceSink | None = None,
         *,
         topology: Topology = "agg",
+        on: bool = True,
     ) -> None:
+        """``on`` false: it counts how requests ended and by what error or limit, and nothing else (the setting observe.requests)."""
         self.metrics = metrics
         self._log = log
         self._topology = topology
+        self.on = on
         self.traces = traces
         self.costs = CostBook(Prices()) if costs is None else costs
         self.objectives = Objectives(
@@ -94,6 +97,9 @@ class Observer:
         self.metrics.count("foveate_requests_total", record.modality, record.outcome)
         if record.outcome != "estimated":
             self._error(record)
+        if not self.on:
+            return
+        if record.outcome != "estimated":
             self._times(record)
             self._carried(record)
             self._kv_prefix(record)

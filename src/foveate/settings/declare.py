@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
@@ -75,6 +75,9 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_for_numbers(cls, value: object, info: ValidationInfo) -> object:
-        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and {"on", "off"} <= set(get_args(annotation)):
+            return "on" if value else "off"  # which is what YAML makes of these words without quotes
+        if isinstance(value, bool) and annotation is not bool:
             raise ValueError(f"{str(value).lower()} is not a value it can have")
         return value

@@ -277,6 +277,16 @@ class LimitSettings(Section):
     )
 
 
+class ObserveSettings(Section):
+    """Whether what becomes of each request is observed at all (docs/performance.md tells what that costs)."""
+
+    requests: Literal["on", "off"] = setting(
+        "on",
+        "off: no stages, Server-Timing, request log, traces, costs, objectives or dashboard; /metrics counts requests by outcome only.",
+        flag="--observe",
+    )
+
+
 class CostSettings(Section):
     """Prices, in any one currency, that turn what requests took into money (docs/cost.md). 0: not priced."""
 

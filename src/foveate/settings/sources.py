@@ -33,6 +33,7 @@ from foveate.settings.sections import (
     LogSettings,
     MediaSettings,
     ModelSettings,
+    ObserveSettings,
     ServerSettings,
     SloSettings,
     TraceSettings,
@@ -72,6 +73,7 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     canary: CanarySettings = CanarySettings()
     limits: LimitSettings = LimitSettings()
+    observe: ObserveSettings = ObserveSettings()
     cost: CostSettings = CostSettings()
     slo: SloSettings = SloSettings()
     trace: TraceSettings = TraceSettings()

@@ -75,6 +75,33 @@ def test_an_answered_request_with_pictures() -> None:
     assert round(stages + unattributed - found["foveate_ttft_seconds_sum{modality=multimodal,topology=agg}"], 9) == 0
 
 
+def test_switched_off_it_counts_endings_and_refusals_alone(tmp_path: Path) -> None:
+    metrics = Metrics()
+    with RequestLog(tmp_path / "requests.jsonl") as log:
+        observer = Observer(metrics, log, on=False)
+        ledger = RequestLedger(request_id="r", model="demo", received_at=10.0, images=1, observed=observer.on)
+        observer.opened(ledger)
+        ledger.item(0).span(Span("media_decode", 10.1, 10.2))
+        answer(ledger)
+        assert ledger.server_timing() == ""
+        record = ledger.end("answered", error_code=None, at=12.0)
+        observer.ended(record)
+        refused = opened(observer, images=1).end(
+            "refused", error_code="too_many_images", limit_name="max_images", at=12
+        )
+        observer.ended(refused)
+    assert (record.breakdown.ttft_ms, record.counts.output_tokens) == (1000.0, 2), "what a canary and an answer need"
+    assert (record.spans, record.items[0].spans, record.gaps) == ((), (), None)
+    changed = {name: value for name, value in samples(metrics).items() if value}
+    assert changed == {
+        "foveate_requests_total{modality=multimodal,outcome=answered}": 1,
+        "foveate_requests_total{modality=multimodal,outcome=refused}": 1,
+        "foveate_errors_total{code=too_many_images}": 1,
+        "foveate_budget_rejections_total{limit=max_images}": 1,
+    }
+    assert observer.recent.report()["multimodal"].slots == ()
+
+
 def test_a_text_request_leaves_no_trace_in_media_series() -> None:
     metrics = Metrics()
     observer = Observer(metrics, None)

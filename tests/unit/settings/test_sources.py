@@ -28,6 +28,13 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
     assert load().limits.arena_bytes_max == 128 * MiB
 
 
+@pytest.mark.parametrize(("text", "meant"), [("off", "off"), ("on", "on"), ("'off'", "off"), ("no", "off")])
+def test_on_and_off_need_no_quotes(tmp_path: Path, text: str, meant: str) -> None:
+    file = tmp_path / "foveate.yaml"
+    file.write_text(f"observe: {{requests: {text}}}\n")
+    assert load(config=str(file)).observe.requests == meant
+
+
 def test_lists_are_given_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOVEATE_FETCH__PRIVATE_NETWORKS", "127.0.0.0/8, 10.0.0.0/8")
     settings = load({"fetch.ports": "80,8080"})

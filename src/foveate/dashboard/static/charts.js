@@ -99,7 +99,7 @@ export function stacked(target, slots, stages, { quantile, seconds }) {
 }
 
 export function lines(target, times, columns, names) {
-  const palette = ["vision_encode", "media_fetch", "llm_prefill"];
+  const palette = ["admission", "media_decode", "vision_encode", "llm_prefill", "upstream"];
   const series = names.map((label, index) => ({ label, stroke: colour(palette[index % palette.length]), width: 2 }));
   draw(target, [times, ...columns], series, { format: amount, height: 140 });
 }

@@ -64,6 +64,7 @@ function draw() {
   $("#key").hidden = true;
   $("#main").hidden = false;
   $("#main").classList.remove("stale");
+  $("#unobserved").hidden = data.observing;
   $("#model").textContent = data.models.join(", ");
   state(data.ready ? "ready" : data.reason || "not ready", data.ready ? "good" : "bad");
   for (const button of document.querySelectorAll("#quantile button")) {
@@ -127,7 +128,14 @@ function queues(data) {
     const rows = ["text", "multimodal"].map(row).filter((each) => each !== null);
     return make("div", { class: "card" }, make("h3", {}, `wait: ${words(stage)}`), rows.length ? list(rows) : make("p", { class: "empty" }, "none"));
   });
-  $("#queues .body").replaceChildren(make("div", { class: "cards" }, ...waits, ...data.queues.map(card)));
+  const memory = Object.entries(data.devices.memory).map(([kind, held]) => [kind, bytes(held)]);
+  const held = make("div", { class: "card" }, make("h3", {}, "memory of processes"), list(memory));
+  const gpus = Object.entries(data.devices.gpus).map(([number, [share, used, whole]]) => {
+    const rows = [["busy", percent(share)], ["memory", `${bytes(used)} of ${bytes(whole)}`]];
+    return make("div", { class: "card" }, make("h3", {}, `GPU ${number}`), list(rows), meter(used / whole));
+  });
+  const upstreams = data.queues.filter((queue) => queue.unit !== "requests" || queue.name !== "servers behind" || queue.waiting || queue.taken);
+  $("#queues .body").replaceChildren(make("div", { class: "cards" }, ...waits, ...upstreams.map(card), held, ...gpus));
 }
 
 function objectives(slo) {
@@ -182,7 +190,7 @@ function refusals(data) {
     return make("div", { class: "card" }, make("h3", {}, title), rows.length ? list(rows) : make("p", { class: "empty" }, "none"));
   };
   const ended = Object.entries(data.requests).map(([modality, counts]) => card(`requests, ${modality}`, counts));
-  return [card("budget refusals, by limit", data.rejections), card("errors, by code", data.errors), card("media fetches", data.fetches), ...ended];
+  return [card("budget refusals, by limit", data.rejections), card("errors, by code", data.errors), card("media fetches", data.fetches), card("URL policy, by rule", data.forbidden), ...ended];
 }
 
 $("#quantile").addEventListener("click", (event) => {

@@ -70,8 +70,8 @@ class UpstreamHttp:
             "Content-Length": str(body.size),
             "X-Request-Id": work.request_id.rpartition("-")[2],
         }
-        if work.trace is not None:
-            headers["traceparent"] = work.trace.header()
+        if work.trace:
+            headers["traceparent"] = work.trace
         try:
             response = await self._session.post(
                 server.url + path, data=body.data(), headers=headers, allow_redirects=False

@@ -122,7 +122,7 @@ class Host:
     async def _stream(self, message: Generate, prompt: Any, params: SamplingParams) -> None:
         answer, work = Answer(message, self._vocabulary), message.work
         # It traces when its own arguments say where to (--otlp-traces-endpoint), and ignores this otherwise.
-        trace = None if work.trace is None else {"traceparent": work.trace.header()}
+        trace = {"traceparent": work.trace} if work.trace else None
         outputs = self._engine.generate(prompt, params, work.request_id, trace_headers=trace)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
