@@ -15,12 +15,12 @@ from foveate.core.media import EncodedImage, ImageOptions, PreparedImage, UrlRef
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.fleet import Fleet
 from foveate.engines.port import EngineWork, FinishEvent, PictureInput, TokenEvent
+from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import VllmConfig
 from foveate.models.loading import ModelFiles
-from foveate.models.preload import preload_modules
-from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.tensors import bundle_size, write_bundle
 
@@ -42,26 +42,37 @@ def vllm(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None
     return VllmEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
 
 
-ENGINES: dict[str, Callable[..., Any]] = {"embedded": embedded, "vllm": vllm}
-PRELOAD = {"embedded": "process", "vllm": "preload"}
+def fleet(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None], **changes: Any) -> Fleet:
+    config = EmbeddedConfig(files.directory, files.name, batch_size_max=2, queue_depth_max=2, prefill_chunk_tokens=64)
+    config = msgspec.structs.replace(config, prefix_cache_bytes_max=16 << 20, **changes)
+    given: dict[str, Any] = {"threads": 1, "start_seconds_max": 280, "on_restart": on_restart}
+    return Fleet([EmbeddedEngine(runtime, config, index=index, **given) for index in range(2)])
+
+
+ENGINES: dict[str, Callable[..., Any]] = {"embedded": embedded, "vllm": vllm, "fleet": fleet}
 
 
 class Bench:
     """An engine that runs, and what prepares requests for it."""
 
-    def __init__(
-        self, name: str, files: ModelFiles = MODEL, runtime: LocalRuntime | None = None, **changes: Any
-    ) -> None:
-        """``runtime``: one that others use too. ``changes`` are to the engine's configuration."""
-        self.runtime = runtime or LocalRuntime(
-            Arena(32 << 20), preload=(*preload_modules(files.family), f"foveate.engines.{name}.{PRELOAD[name]}")
-        )
+    def __init__(self, name: str, runtime: LocalRuntime, files: ModelFiles = MODEL, **changes: Any) -> None:
+        """``changes`` are to the engine's configuration."""
+        self.runtime = runtime
         self.arena = self.runtime.arena
         self.restarted = asyncio.Event()
-        self.engine = ENGINES[name](files, self.runtime, self.restarted.set, **changes)
+        self.engine = ENGINES[name](files, self.runtime, self._back, **changes)
         self.prompts = models.load_prompt_side(files)
         self.processor = models.load_picture_processor(files.directory)
         self._requests = 0
+
+    @property
+    def processes(self) -> list[ProcessEngine]:
+        """The engine's processes."""
+        return self.engine.engines if isinstance(self.engine, Fleet) else [self.engine]
+
+    def _back(self) -> None:
+        if all(process.ready for process in self.processes):
+            self.restarted.set()
 
     def prepare(self, color: tuple[int, int, int]) -> PreparedImage:
         """Put a picture of one disc through the processor, into the arena."""

@@ -17,6 +17,7 @@ from foveate.core.clock import now
 from foveate.core.errors import EncodeFailed, EngineFailed, EngineUnavailable, FoveateError
 from foveate.core.request import Sampling
 from foveate.engines.port import TokenEvent
+from foveate.runtime.local.runtime import LocalRuntime
 
 
 def drawn(tokens: list[TokenEvent]) -> dict[int, list[int]]:
@@ -27,12 +28,11 @@ def drawn(tokens: list[TokenEvent]) -> dict[int, list[int]]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES)
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    bench = Bench(request.param)
+async def bench(request: pytest.FixtureRequest, runtime: LocalRuntime) -> AsyncIterator[Bench]:
+    bench = Bench(request.param, runtime)
     await bench.engine.start()
     yield bench
     await bench.engine.stop(seconds_max=10)
-    await bench.runtime.close()
 
 
 # The first start imports torch and transformers, which takes most of a minute on a busy machine.
@@ -111,11 +111,12 @@ async def test_closing_early_frees_the_place_at_once(bench: Bench) -> None:
 
 
 async def test_a_full_queue_is_refused_and_others_are_answered(bench: Bench) -> None:
-    works = [bench.work(HELLO, sampling=Sampling(64, temperature=0, ignore_eos=True)) for _ in range(8)]
+    count = 8 * len(bench.processes)
+    works = [bench.work(HELLO, sampling=Sampling(64, temperature=0, ignore_eos=True)) for _ in range(count)]
     results = await asyncio.gather(*(bench.answer(work) for work in works), return_exceptions=True)
     refused = [result for result in results if isinstance(result, FoveateError)]
     assert {error.code for error in refused} == {"queue_full"}
-    assert len(results) - len(refused) >= 4, "two rows and two places"
+    assert len(results) - len(refused) >= count // 2, "two rows and two places"
 
 
 async def test_a_deadline_that_passes(bench: Bench) -> None:
@@ -154,13 +155,14 @@ async def test_cancelling_encodings_is_clean(bench: Bench) -> None:
 
 
 async def test_killed_it_ends_what_is_open_and_answers_again(bench: Bench) -> None:
-    """Last: the process is another one afterwards."""
+    """Last: every process is another one afterwards."""
     endless = Sampling(3000, temperature=0, ignore_eos=True)
     events = bench.engine.generate(bench.work(HELLO, sampling=endless))
     await anext(events)
     waiting = asyncio.ensure_future(bench.answer(bench.work(HELLO, sampling=endless)))
     await asyncio.sleep(0)
-    os.kill(bench.engine.worker.pid, signal.SIGKILL)
+    for process in bench.processes:
+        os.kill(process.worker.pid, signal.SIGKILL)
     with pytest.raises(EngineFailed):
         async for _ in events:
             pass
@@ -171,5 +173,5 @@ async def test_killed_it_ends_what_is_open_and_answers_again(bench: Bench) -> No
         await bench.answer(bench.work(HELLO))
     await asyncio.wait_for(bench.restarted.wait(), 60)
     assert bench.engine.ready
-    assert bench.engine.restarts == 1
+    assert bench.engine.restarts == len(bench.processes)
     assert (await bench.answer(bench.work(HELLO)))[0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from tests.contracts.bench import Bench
 from tests.families import build_family
 
@@ -15,8 +13,6 @@ from foveate import models
 from foveate.core.request import Sampling
 from foveate.engines.embedding_file import HEADER_BYTES
 from foveate.engines.vllm.config import FAMILIES
-from foveate.models.preload import ALWAYS
-from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -25,18 +21,9 @@ TOKENS = Sampling(8, temperature=0, ignore_eos=True)
 RED, BLUE = (220, 30, 30), (30, 60, 220)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runtime() -> AsyncIterator[LocalRuntime]:
-    made = LocalRuntime(
-        Arena(32 << 20), preload=(*ALWAYS, "foveate.engines.embedded.process", "foveate.engines.vllm.preload")
-    )
-    yield made
-    await made.close()
-
-
 async def answers(name: str, directory: Path, runtime: LocalRuntime, **changes: Any) -> tuple[list[list[int]], int]:
     """Return the tokens of an answer about no picture, one, and two, and the bytes of the larger picture's embeddings."""
-    bench = Bench(name, models.resolve_model(str(directory)), runtime, **changes)
+    bench = Bench(name, runtime, models.resolve_model(str(directory)), **changes)
     await bench.engine.start()
     try:
         prepared = [bench.prepare(color) for color in (RED, BLUE)]

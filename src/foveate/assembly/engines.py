@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from foveate.assembly.encoders import engine_encodes
+from foveate.assembly.encoders import dealt, engine_encodes, threads_each
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.fleet import Fleet
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
@@ -33,21 +35,38 @@ def engine_of(
     number: int,
     say: Callable[[str], None],
     load: Load,
-) -> ProcessEngine:
+) -> Fleet:
     """Return the engine of the model's version ``number``, not started. Raises StartupError where it cannot run this model."""
-    chosen = settings.engine
-    given: dict[str, Any] = {
-        "index": number,
-        "threads": chosen.threads or spare_cores(),
-        "cpus": chosen.cpus,
+    count = settings.engine.count
+    make = _maker(settings, files, name, runtime)
+    return Fleet([make(load=load, **_given(settings, number * count + at, say)) for at in range(count)])
+
+
+def _given(settings: Settings, index: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return what every kind of engine process is given; ``index`` counts those of all versions."""
+    count = settings.engine.count
+    cpus = dealt(settings.engine.cpus, count)
+    named = f"engine {index}" if count > 1 else "engine"
+    return {
+        "index": index,
+        "threads": settings.engine.threads or threads_each(count),
+        "cpus": cpus[index % count % len(cpus)] if cpus else (),
         "start_seconds_max": settings.server.start_seconds_max,
-        "on_progress": lambda text: say(f"engine: {text}"),
-        "load": load,
-        "on_restart": lambda: log.warning("the engine is back"),
+        "on_progress": lambda text: say(f"{named}: {text}"),
+        "on_restart": lambda: log.warning("engine %d is back", index),
     }
-    if chosen.kind == "vllm":
-        return VllmEngine(runtime, _vllm_config(settings, files, name), **given)
-    config = EmbeddedConfig(
+
+
+def _maker(settings: Settings, files: ModelFiles, name: str, runtime: LocalRuntime) -> Callable[..., ProcessEngine]:
+    """Return what makes one process's client. Raises StartupError."""
+    if settings.engine.kind == "vllm":
+        return partial(VllmEngine, runtime, _vllm_config(settings, files, name))
+    return partial(EmbeddedEngine, runtime, _embedded_config(settings, files, name))
+
+
+def _embedded_config(settings: Settings, files: ModelFiles, name: str) -> EmbeddedConfig:
+    chosen = settings.engine
+    return EmbeddedConfig(
         model_dir=files.directory,
         model=name,
         device=settings.model.device,
@@ -62,7 +81,6 @@ def engine_of(
         encoder_batch_tokens_max=chosen.encoder_batch_tokens_max,
         encoder=engine_encodes(settings),
     )
-    return EmbeddedEngine(runtime, config, **given)
 
 
 def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig:

@@ -14,7 +14,7 @@ from foveate.core.errors import StartupError
 from foveate.core.stages import Modality
 from foveate.decisions.canary import Differences
 from foveate.decisions.objectives import Targets
-from foveate.engines.port import Relay, RelayReport
+from foveate.engines.port import EngineReport, Relay, RelayReport
 from foveate.journey.in_flight import InFlight
 from foveate.journey.in_flight_limits import QUANTITIES
 from foveate.journey.roll_out import RollOut
@@ -59,8 +59,7 @@ def bind(
     metrics.bind("foveate_media_workers_busy", lambda: sum(serving.media.busy for serving in roll_out.all))
     metrics.bind("foveate_media_queue_length", lambda: sum(serving.media.waiting for serving in roll_out.all))
     metrics.bind("foveate_media_worker_restarts_total", lambda: roll_out.media_restarts)
-    metrics.bind("foveate_engine_ready", lambda: roll_out.stable.engine.ready)
-    metrics.bind("foveate_engine_restarts_total", lambda: roll_out.engine_restarts)
+    _bind_engines(metrics, roll_out)
     _bind_canary(metrics, roll_out)
     metrics.bind("foveate_arena_used_bytes", lambda: arena.used_bytes)
     metrics.bind("foveate_arena_capacity_bytes", lambda: arena.capacity_bytes)
@@ -91,6 +90,16 @@ def bind_load(metrics: Metrics, load: Load, runtime: LocalRuntime) -> None:
     )
     metrics.bind("foveate_gpu_memory_bytes", lambda: {gpu: one.memory_bytes for gpu, one in gpus.read().items()})
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
+
+
+def _bind_engines(metrics: Metrics, roll_out: RollOut) -> None:
+    def bind(name: str, read: Callable[[EngineReport], float]) -> None:
+        metrics.bind(f"foveate_engine_{name}", lambda: {one.name: read(one) for one in roll_out.stable.engine.report()})
+
+    bind("ready", lambda one: one.usable)
+    bind("in_flight", lambda one: one.in_flight)
+    bind("outstanding_tokens", lambda one: one.outstanding_tokens)
+    metrics.bind("foveate_engine_restarts_total", lambda: roll_out.engine_restarts)
 
 
 def _bind_media_cache(metrics: Metrics, cache: MediaCache) -> None:

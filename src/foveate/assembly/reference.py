@@ -5,14 +5,14 @@ from __future__ import annotations
 from foveate.assembly.engines import spare_cores
 from foveate.decisions.agreement import Comparison
 from foveate.encoders.reference_port import ReferenceConfig, ReferenceProcess
-from foveate.engines.process_client import ProcessEngine
+from foveate.engines.port import Engine
 from foveate.models.loading import ModelFiles
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
 
 def reference_of(
-    settings: Settings, files: ModelFiles, engine: ProcessEngine, *, runtime: LocalRuntime, number: int
+    settings: Settings, files: ModelFiles, engine: Engine, *, runtime: LocalRuntime, number: int
 ) -> ReferenceProcess | None:
     """Return it, not started; None where nothing is compared at the start: the embedded engine computes as transformers does, and where
     pictures go in as pixels there is no path of ours that could differ.

@@ -36,7 +36,8 @@ async def find_model(path: str | None, settings: Settings, say: Say) -> tuple[Mo
     name = served_name(settings, files)
     say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
     if settings.model.device == "cpu":
-        await asyncio.to_thread(check_memory, files.directory, name, dtype=settings.model.dtype)
+        copies = settings.engine.count
+        await asyncio.to_thread(check_memory, files.directory, name, dtype=settings.model.dtype, copies=copies)
     return files, name
 
 

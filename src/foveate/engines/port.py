@@ -190,10 +190,24 @@ class EngineInfo(msgspec.Struct, frozen=True):
     context_tokens_max: int
     kv_bytes_per_token: int = 0
     kv_bytes_fixed: int = 0
+    picture_token_id: int = -1
+    """The id that stands in a prompt for each row of a picture; -1: none does."""
+
+
+class EngineReport(msgspec.Struct, frozen=True):
+    """One engine process. ``usable`` is true when it may be given requests; ``outstanding_tokens`` are prompt tokens that it has still to
+    prefill, and a little for each stream.
+    """
+
+    name: str
+    usable: bool
+    restarts: int
+    in_flight: int
+    outstanding_tokens: float
 
 
 class Engine(Protocol):
-    """A language model that answers prompts."""
+    """A language model that answers prompts, in one process or several."""
 
     accepts: frozenset[Form]
     features: frozenset[str]
@@ -217,8 +231,13 @@ class Engine(Protocol):
         """Answer one prompt.
 
         The iterator ends after the event that is ``last``. Closing it early cancels the request at once. Raises QueueFull,
-        EngineUnavailable or EngineFailed (the process died; ``detail`` says so) instead of yielding :class:`FailEvent`.
+        EngineUnavailable, EngineDied (what it was given to ended; another try may be answered) or EngineFailed instead of yielding
+        :class:`FailEvent`.
         """
+        ...
+
+    def report(self) -> tuple[EngineReport, ...]:
+        """Tell about every process, in order; their names are the same always."""
         ...
 
     async def stop(self, *, seconds_max: float) -> None:

@@ -1,7 +1,7 @@
 """The gateway's side of an engine in a process of ours: one worker seen as an :class:`Engine` and an :class:`Encoder`.
 
 It restarts the process when it ends, with a capped back-off; meanwhile ``ready`` is false. What was open then ends at
-once: generation with EngineFailed, encoding with EngineUnavailable. Whether to try again is the journey's decision.
+once: generation with EngineDied, encoding with EngineUnavailable. Whether to try again is the journey's decision.
 
 Nothing here grows without bound: a stream holds at most its request's own tokens, and the engine's process bounds how
 many are open.
@@ -22,7 +22,7 @@ import msgspec
 from foveate.core.clock import now
 from foveate.core.errors import (
     DeadlineExceeded,
-    EngineFailed,
+    EngineDied,
     EngineUnavailable,
     FoveateError,
     StartupError,
@@ -84,7 +84,10 @@ class _Stream:
 
 
 class ProcessEngine:
-    """Implements :class:`foveate.engines.port.Engine` and X a process of entry ``entry``."""
+    """One process of entry ``entry``, asked as :class:`foveate.engines.port.Engine` and :class:`foveate.encoders.port.Encoder` say.
+
+    :class:`foveate.engines.fleet.Fleet` makes one or several of them an engine.
+    """
 
     features: frozenset[str] = frozenset()
     accepts: frozenset[Form] = frozenset({"embeddings"})
@@ -146,6 +149,11 @@ class ProcessEngine:
         return self._ready_since is not None
 
     @property
+    def ready_since(self) -> float:
+        """When the process now in use became ready (monotonic seconds); 0 when it is not."""
+        return self._ready_since or 0.0
+
+    @property
     def info(self) -> EngineInfo:
         """See the port. After a restart it may differ (the model's files may have changed)."""
         if self._info is None:
@@ -190,7 +198,7 @@ class ProcessEngine:
             return
         if steady:
             self._back_off_seconds = _RESTART_SECONDS_MIN
-        _LOG.error("the engine process ended; restarting it in %.1f s", self._back_off_seconds)
+        _LOG.error("%s ended; restarting it in %.1f s", self._spec.title, self._back_off_seconds)
         if self._restarting is None or self._restarting.done():
             self._restarting = asyncio.get_running_loop().create_task(self._restart(), name="restart engine")
 
@@ -202,17 +210,17 @@ class ProcessEngine:
             try:
                 await self.start()
             except StartupError as error:
-                _LOG.error("the engine did not restart: %s %s", error.public, error.detail)
+                _LOG.error("%s did not restart: %s %s", self._spec.title, error.public, error.detail)
             except OSError as error:
                 # What the system refuses now (no descriptor, no process) it may grant later.
-                _LOG.error("the engine did not restart: %s", error)
+                _LOG.error("%s did not restart: %s", self._spec.title, error)
         if self._on_restart is not None:
             self._on_restart()
 
     def _end_open(self, why: str) -> None:
         self._encoder_load.gone()
         for stream in self._streams.values():
-            stream.put(EngineFailed(detail=why))
+            stream.put(EngineDied(detail=why))
         for future in self._encoding.values():
             if not future.done():
                 future.set_exception(EngineUnavailable(detail=why))

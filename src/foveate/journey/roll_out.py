@@ -6,6 +6,9 @@ A request begins with the version that serves and may be given to the one on tri
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from foveate.journey.serving import Serving
 from foveate.journey.trial import Trial
 
@@ -18,7 +21,7 @@ class RollOut:
         self.trial: Trial | None = None
         self.retiring: list[Serving] = []
         self._past_media_restarts = 0
-        self._past_engine_restarts = 0
+        self._past_engine_restarts: Counter[str] = Counter()
 
     @property
     def all(self) -> list[Serving]:
@@ -31,9 +34,9 @@ class RollOut:
         return self._past_media_restarts + sum(serving.media.restarts for serving in self.all)
 
     @property
-    def engine_restarts(self) -> int:
-        """Engine processes replaced, those of versions that are gone included."""
-        return self._past_engine_restarts + sum(serving.restarts() for serving in self.all)
+    def engine_restarts(self) -> dict[str, int]:
+        """How often each engine process was replaced, those of versions that are gone included."""
+        return _added(self._past_engine_restarts, self.all)
 
     def begin(self, trial: Trial) -> None:
         """Let a new version take its share from now on."""
@@ -55,7 +58,7 @@ class RollOut:
         """End a version's processes."""
         await serving.stop()
         self._past_media_restarts += serving.media.restarts
-        self._past_engine_restarts += serving.restarts()
+        self._past_engine_restarts = _added(self._past_engine_restarts, [serving])
         if serving in self.retiring:
             self.retiring.remove(serving)
 
@@ -63,3 +66,12 @@ class RollOut:
         """End every version's processes."""
         for serving in self.all:
             await serving.stop()
+
+
+def _added(past: Counter[str], of: Iterable[Serving]) -> Counter[str]:
+    """Return ``past`` with the restarts of these versions' engine processes, by their places in their versions."""
+    total = Counter(past)
+    for serving in of:
+        for one in serving.engine.report():
+            total[one.name] += one.restarts
+    return total

@@ -1,7 +1,8 @@
 """Step 7: put the prompt together, hand it to the engine, and wait for the first token.
 
-The prompt's token ids are final only here, when every picture's rows are known. An engine that dies before the first token is waited for
-once, within a bound; a request that was in flight on two deaths is not tried a third time.
+The prompt's token ids are final only here, when every picture's rows are known. A request whose engine dies before the first token is
+asked again, once: of another engine, or of its successor, which is waited for within a bound. In flight on two deaths, it is not tried a
+third time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 import msgspec
 
 from foveate.core.clock import now
-from foveate.core.errors import EngineFailed, EngineUnavailable, InvalidParameter
+from foveate.core.errors import EngineDied, EngineUnavailable, InvalidParameter
 from foveate.core.stages import Span
 from foveate.engines.port import EngineEvent, EngineWork, PictureInput, TokenEvent
 from foveate.journey.job import Job
@@ -85,15 +86,10 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
                         _close_window(job, event)
                     yield event
             return
-        except (EngineFailed, EngineUnavailable):
-            # An engine that is still there failed on the request itself, and would again.
-            died = not job.serving.engine.ready
-            if (
-                begun
-                or not retry_left
-                or not died
-                or not await engine_back(job.serving.engine, job.deadline, tools.limits.engine_wait_seconds)
-            ):
+        except (EngineDied, EngineUnavailable):
+            # Not EngineFailed, of an engine that is still there: it failed on the request itself, and would again.
+            wait_seconds = tools.limits.engine_wait_seconds
+            if begun or not retry_left or not await engine_back(job.serving.engine, job.deadline, wait_seconds):
                 raise
 
 

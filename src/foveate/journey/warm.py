@@ -8,6 +8,7 @@ import asyncio
 import struct
 import zlib
 from contextlib import AsyncExitStack, aclosing
+from itertools import cycle, islice
 
 import numpy as np
 
@@ -30,14 +31,18 @@ SECONDS_MAX = 60.0
 
 
 async def warm(serving: Serving, arena: Arena) -> None:
-    """Prepare a grey picture in every media worker, encode it and ask about it. Raises StartupError when any of it fails."""
+    """Prepare a grey picture in every media worker, encode it and ask about it, in every engine process.
+
+    Raises StartupError when any of it fails.
+    """
     prompt = serving.prompt_side.render([Turn("user", (ImagePart(0, "", DataRef("")), TextPart("Hello!")))])
     try:
         async with AsyncExitStack() as held:
             prepared = await asyncio.gather(
                 *(prepare(grey_png(SIDE), serving, arena, held) for _ in range(serving.media.alive))
             )
-            for image in prepared:
+            # Processes of one engine that have nothing to do are given work turn by turn, so each has a picture at least.
+            for image in islice(cycle(prepared), max(len(prepared), len(serving.engine.report()))):
                 picture = await encode(image, serving, arena, held)
                 await _generate(serving.prompt_side.tokenize(prompt, [image.replacement]), picture, serving)
     except StartupError:

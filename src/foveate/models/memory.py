@@ -69,12 +69,13 @@ def available_bytes() -> int:
     return machine if text == "max" else min(machine, int(text) - int(used.read_text(encoding="ascii")))
 
 
-def check_memory(directory: str, name: str, *, dtype: str) -> None:
-    """Raise StartupError when the weights, held for a CPU, do not fit into main memory."""
+def check_memory(directory: str, name: str, *, dtype: str, copies: int = 1) -> None:
+    """Raise StartupError when the weights, held for a CPU by ``copies`` processes, do not fit into main memory."""
     held = held_dtype(dtype, "cpu")
-    needed, free = weight_bytes(directory, held), available_bytes()
+    needed, free = copies * weight_bytes(directory, held), available_bytes()
     if needed > free:
+        held_by, fewer = (f" in {copies} engines", "fewer --engines, ") if copies > 1 else ("", "")
         raise StartupError(
-            f"Not enough memory for {name}: its weights take {needed / _GiB:.1f} GiB as {held} and {free / _GiB:.1f} GiB are free. "
-            "Choose --dtype bfloat16, a smaller model, or a machine with more memory."
+            f"Not enough memory for {name}: its weights take {needed / _GiB:.1f} GiB as {held}{held_by} and "
+            f"{free / _GiB:.1f} GiB are free. Choose {fewer}--dtype bfloat16, a smaller model, or a machine with more memory."
         )

@@ -50,6 +50,7 @@ def _media() -> list[Metric]:
 
 def _encoders() -> list[Metric]:
     encoder, engine = "Vision encoder", "Language model"
+    of = Label("engine", settings="engine.count")
     batch = "Pictures that were encoded together, one observation a batch."
     busy = "Time in which an encoder had a batch, of all encoders; its rate is how many of them are busy."
     share = "Encoders busy on average over the last minute: 1 is one that never paused."
@@ -59,8 +60,14 @@ def _encoders() -> list[Metric]:
         Metric(encoder, "foveate_encoder_batch_pictures", "histogram", batch, (), BATCH),
         Metric(encoder, "foveate_encoder_busy_seconds_total", "counter", busy),
         _read(encoder, "encoders_busy", "gauge", share),
-        _read(engine, "engine_ready", "gauge", "1 when the engine can take a request, else 0."),
-        _read(engine, "engine_restarts_total", "counter", "Engine processes replaced."),
+        _read(engine, "engine_ready", "gauge", "1 when this engine process can take a request, else 0.", of),
+        _read(engine, "engine_in_flight", "gauge", "Requests under way in it.", of),
+        _read(
+            engine, "engine_outstanding_tokens", "gauge", "Prompt tokens under way in it before their first token.", of
+        ),
+        _read(
+            engine, "engine_restarts_total", "counter", "Times that it was replaced, in every version of the model.", of
+        ),
         _read(engine, "llm_waiting", "gauge", waiting),
         _read(engine, "llm_running", "gauge", "Requests whose tokens the language model draws."),
     ]

@@ -55,6 +55,10 @@ class EngineSettings(Section):
         "(docs/upstream.md).",
         flag="--engine",
     )  # fmt: skip
+    count: int = setting(
+        1, "Engine processes, each with a whole model; a request goes to the one that has least to do, or its prompt cached.",
+        flag="--engines", low=1, high=64,
+    )  # fmt: skip
     queue_depth_max: int = setting(256, "Requests that may wait for the language model before 429.", low=1, high=65536)
     batch_size_max: int = setting(32, "Sequences decoded together.", low=1, high=1024)
     prefill_chunk_tokens: int = setting(
@@ -82,12 +86,16 @@ class EngineSettings(Section):
         None, "How long a request without a token waits for an engine that restarts. Default: 4, with vLLM 30.", low=0,
         high=600,
     )  # fmt: skip
-    threads: int = setting(0, "Threads for numerical work in the engine; 0: one per core but one.", low=0, high=1024)
     self_check: bool = setting(
         True,
         "With vLLM: compare a picture's embeddings with transformers' own before the server is ready, and do not start where they differ.",
     )
-    cpus: Cpus = setting((), "Cores that the engine's process may run on, comma-separated. Default: any.")
+    cpus: Cpus = setting(
+        (), "Cores that engine processes run on, dealt out among them in turn, comma-separated. Default: any."
+    )
+    threads: int = setting(
+        0, "Threads for numerical work in each engine process; 0: one per core but one, split between them.", low=0, high=1024,
+    )  # fmt: skip
 
 
 class MediaSettings(Section):

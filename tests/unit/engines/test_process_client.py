@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
+from tests.unit.engines.played import ENCODED, INFO, PREPARED, FakeRuntime, FakeWorker
 
 from foveate.core.clock import now
 from foveate.core.errors import (
@@ -18,75 +18,16 @@ from foveate.core.errors import (
     QueueFull,
     StartupError,
 )
-from foveate.core.media import EncodedImage, PreparedImage
-from foveate.core.memory import Slot, TensorBundle
+from foveate.core.media import EncodedImage
+from foveate.core.memory import Slot
 from foveate.core.request import Sampling
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.engines import process_client
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.engines.messages import Cancel, Cancelled, Generate
-from foveate.engines.port import EngineInfo, EngineWork, FailEvent, FinishEvent, TokenEvent
+from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
 from foveate.observe.load import Load
-from foveate.runtime.port import Progress, Ready, WorkerSpec
-
-INFO = EngineInfo("model", "version", 64, 1000)
-BUNDLE = TensorBundle(Slot(0, 64), (), 0)
-PREPARED = PreparedImage("<image>", 1, BUNDLE, {}, ())
-ENCODED = EncodedImage(BUNDLE, 1, ())
-
-
-class FakeWorker:
-    """A worker process that does what the test says."""
-
-    def __init__(self, spec: WorkerSpec, fails: bool) -> None:
-        self.spec = spec
-        self.fails = fails
-        self.alive = False
-        self.sent: asyncio.Queue[Any] = asyncio.Queue()
-        self.say: Callable[[Any], None] = lambda message: None
-        self._on_exit: Callable[[], None] = lambda: None
-
-    async def start(
-        self, *, on_message: Callable[[Any], None], on_exit: Callable[[], None], seconds_max: float
-    ) -> Ready:
-        await asyncio.sleep(0)
-        on_message(Progress("loading"))
-        if self.fails:
-            raise StartupError("no memory")
-        self.say, self._on_exit, self.alive = on_message, on_exit, True
-        return Ready(msgspec.to_builtins(INFO))
-
-    def send(self, message: Any) -> None:
-        if self.alive:
-            self.sent.put_nowait(message)
-
-    def kill(self) -> None:
-        self.alive = False
-        self._on_exit()
-
-    async def stop(self, *, seconds_max: float) -> None:
-        if self.alive:
-            self.kill()
-
-
-class FakeRuntime:
-    def __init__(self) -> None:
-        self.workers: list[FakeWorker] = []
-        self.starts_that_fail = 0
-        self.another = asyncio.Event()
-
-    def worker(self, spec: WorkerSpec) -> FakeWorker:
-        fails = self.starts_that_fail > 0
-        self.starts_that_fail -= fails
-        self.workers.append(FakeWorker(spec, fails))
-        if len(self.workers) > 1:
-            self.another.set()
-        return self.workers[-1]
-
-    async def close(self) -> None:
-        for worker in self.workers:
-            await worker.stop(seconds_max=1)
 
 
 class Bench:

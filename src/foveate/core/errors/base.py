@@ -141,6 +141,6 @@ def error_classes() -> dict[str, type[FoveateError]]:
     while pending:
         kind = pending.pop()
         if kind is not Failed:
-            found[kind.code] = kind
+            found.setdefault(kind.code, kind)  # a subclass without a code of its own is its parent in another process
         pending.extend(kind.__subclasses__())
     return found

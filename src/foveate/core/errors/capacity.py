@@ -74,6 +74,10 @@ class EngineFailed(Failed):
     sentence = "The language model failed while answering this request."
 
 
+class EngineDied(EngineFailed):
+    """The engine's process ended while it held this request, so that another try may be answered."""
+
+
 class EncodeFailed(Failed):
     """The vision encoder failed on this picture."""
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from foveate.core.clock import now
-from foveate.core.errors import DeadlineExceeded, EngineFailed
+from foveate.core.errors import DeadlineExceeded, EngineDied
 from foveate.core.memory import Slot
 from foveate.engines.embedded.messages import (
     EmbeddedConfig,
@@ -102,7 +102,7 @@ class EmbeddedEngine(ProcessEngine):
     def _end_open(self, why: str) -> None:
         for result in self._prefilling.values():
             if not result.done():
-                result.set_exception(EngineFailed(detail=why))
+                result.set_exception(EngineDied(detail=why))
         for request_id in tuple(self._lent):
             self._free(request_id)
         super()._end_open(why)

@@ -65,7 +65,12 @@ def main(context: WorkerContext) -> None:
     )
     loop.start()
     info = EngineInfo(
-        config.model, tower.encoder_version, tower.embedding_bytes_per_row, model.context_tokens_max, *kv_bytes
+        config.model,
+        tower.encoder_version,
+        tower.embedding_bytes_per_row,
+        model.context_tokens_max,
+        *kv_bytes,
+        picture_token_id=model.picture_token_id,
     )
     context.send(Ready(msgspec.to_builtins(info)))
     try:

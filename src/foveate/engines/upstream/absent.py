@@ -8,7 +8,7 @@ from foveate.core.errors import EngineUnavailable
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.encoders.port import UNKNOWN, Purpose
-from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, Form, Relay
+from foveate.engines.port import EngineEvent, EngineInfo, EngineReport, EngineWork, Form, Relay
 
 
 class NoEngine:
@@ -40,6 +40,10 @@ class NoEngine:
     def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
         """Raises EngineUnavailable."""
         raise EngineUnavailable(detail="there is no engine here, only upstreams")
+
+    def report(self) -> tuple[EngineReport, ...]:
+        """One that is as usable as the upstreams are; what they have to do is told of each of them."""
+        return (EngineReport("0", self.ready, 0, 0, 0.0),)
 
     async def encode(
         self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN

@@ -30,9 +30,10 @@ from foveate.core.errors import (
 )
 from foveate.core.stages import Span
 from foveate.decisions.routing import pick
+from foveate.engines.affinity import Link
 from foveate.engines.port import RelayEvent, RelayOutcome, RelayReport, RelayUsage, RelayWork
 from foveate.engines.upstream import http
-from foveate.engines.upstream.affinity import Link, chain
+from foveate.engines.upstream.affinity import chain
 from foveate.engines.upstream.body import Body, Filling
 from foveate.engines.upstream.config import RelayConfig
 from foveate.engines.upstream.frames import DONE, Read, Splitter, framed, read

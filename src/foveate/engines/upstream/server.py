@@ -11,8 +11,8 @@ import msgspec
 from foveate.decisions import health
 from foveate.decisions.health import Health
 from foveate.decisions.routing import STREAM_TOKENS, Candidate
+from foveate.engines.affinity import Link, Memory
 from foveate.engines.port import RelayedMedia, RelayOutcome, RelayReport
-from foveate.engines.upstream.affinity import Link, Memory
 from foveate.engines.upstream.config import RelayConfig, ServerConfig
 
 HELD_MAX: Final = 16384

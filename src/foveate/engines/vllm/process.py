@@ -75,7 +75,11 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
         queue_depth_max=config.queue_depth_max,
     )
     info = EngineInfo(
-        config.model, tower.encoder_version, tower.embedding_bytes_per_row, int(engine.model_config.max_model_len)
+        config.model,
+        tower.encoder_version,
+        tower.embedding_bytes_per_row,
+        int(engine.model_config.max_model_len),
+        picture_token_id=vision.picture_token,
     )
     encoder = _encoder(tower, config, context) if config.encoder else None
     del tower  # where nothing is encoded here, its memory is given back
