@@ -59,7 +59,7 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
         given.setdefault("worker_cls", f"{executor.__name__}.TiedCpuWorker")
     if "distributed_executor_backend" not in given:
         several = int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1)) > 1
-        kind = executor.TiedMultiprocExecutor if cpu or several else executor.TiedUniProcExecutor
+        kind = executor.TiedMultiprocExecutor if several else executor.TiedUniProcExecutor
         given["distributed_executor_backend"] = kind
     return AsyncEngineArgs(**given)
 
