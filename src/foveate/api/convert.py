@@ -4,12 +4,13 @@ refers to.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from foveate.api import parameters
 from foveate.api.convert_sampling import sampling, truncation
+from foveate.api.convert_tools import calls, tool_use
 from foveate.api.invalid import refused_at
 from foveate.api.references import References
 from foveate.api.schema import (
@@ -75,6 +76,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
         caller=arrival.caller,
         processor=_processor(body),
         truncation=truncation(body),
+        tool_use=tool_use(body),
     )
 
 
@@ -157,14 +159,20 @@ class _Turns:
         if message.model_extra:
             parameters.check_extras(message.model_extra, parameters.MESSAGE, own=Message.model_fields, at=f"{at}.")
         role = "system" if message.role == "developer" else message.role
-        if message.content is None:
-            if message.role != "assistant":
-                raise refused_at(f"{at}.content", f"{at}.content is required for the role {message.role}.")
-            return Turn(role, ())
-        if isinstance(message.content, str):
-            return Turn(role, (TextPart(message.content),))
+        if message.tool_calls and role != "assistant":
+            raise refused_at(f"{at}.tool_calls", f"{at}.tool_calls belong to the role assistant.")
+        called = calls(message.tool_calls, at)
+        if message.content is None and role != "assistant":
+            raise refused_at(f"{at}.content", f"{at}.content is required for the role {message.role}.")
+        return Turn(role, self._parts(message.content, at), called, message.tool_call_id or "")
+
+    def _parts(self, content: str | list[Any] | None, at: str) -> tuple[Part, ...]:
+        if content is None:
+            return ()
+        if isinstance(content, str):
+            return (TextPart(content),)
         parts: list[Part] = []
-        for index, part in enumerate(message.content):
+        for index, part in enumerate(content):
             where = f"{at}.content[{index}]"
             if part.model_extra:
                 parameters.check_extras(part.model_extra, parameters.PART, own=type(part).model_fields, at=f"{where}.")
@@ -175,7 +183,7 @@ class _Turns:
                 self._image(part, where, index) if isinstance(part, ImageContent) else self._clip(part, where, index)
             )
             self._media += 1
-        return Turn(role, tuple(parts))
+        return tuple(parts)
 
     def _image(self, part: ImageContent, where: str, index: int) -> ImagePart:
         detail: Detail = "auto"

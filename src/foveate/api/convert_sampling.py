@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from foveate.api import parameters
+from foveate.api.convert_structured import constraint
 from foveate.api.schema_generation import BAD_WORDS_BYTES_MAX, TOKENS_MAX, Generation, Repetition
 from foveate.core.errors import InvalidParameter
 from foveate.core.request import Repetition as Repeating
@@ -15,7 +16,7 @@ from foveate.core.request import Sampling, Truncation
 
 
 def sampling(body: Generation, *, tokens_max: int, logprobs: int | None) -> Sampling:
-    """Return how a body's tokens are to be drawn. Raises InvalidParameter."""
+    """Return how a body's tokens are to be drawn. Raises InvalidParameter, UnsupportedParameter."""
     tokens_min = body.min_tokens or 0
     if tokens_max and tokens_min > tokens_max:
         raise InvalidParameter(
@@ -53,6 +54,7 @@ def sampling(body: Generation, *, tokens_max: int, logprobs: int | None) -> Samp
         thinking_token_budget=None if body.thinking_token_budget == -1 else body.thinking_token_budget,
         repetition_detection=_repeating(body.repetition_detection),
         stream_interval=body.stream_interval,
+        structured_outputs=constraint(body.response_format, body.structured_outputs),
     )
 
 

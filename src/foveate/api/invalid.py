@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from foveate.api.schema_generation import TAG_MARK
+from foveate.api.schema_base import TAG_MARK
 from foveate.core.errors import FoveateError, InvalidParameter, InvalidPart
 
 _SUBJECT: Final = re.compile(r"^(Input|String|List|Value) ")

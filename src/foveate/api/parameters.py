@@ -48,14 +48,10 @@ BODY: Final[Mapping[str, Accepts]] = {
     "metadata": _always,
     "prompt_cache_key": _always,
     "prompt_cache_retention": _always,
-    "parallel_tool_calls": _always,
     # Values that ask for what happens anyway.
     "store": _only(False),
     "service_tier": _only("auto", "default"),
     "modalities": _only(["text"]),
-    "response_format": _only({"type": "text"}),
-    "tools": _empty,
-    "tool_choice": _only("none"),
     "functions": _empty,
     "function_call": _only("none"),
     "reasoning_effort": _only("none"),
@@ -94,7 +90,6 @@ BODY: Final[Mapping[str, Accepts]] = {
     "prediction": _never,
     "prompt_embeds": _never,
     "request_id": _never,
-    "structured_outputs": _never,
     "structural_tag": _never,
     "thinking": _never,
     "vllm_xargs": _never,
@@ -108,10 +103,7 @@ STREAM_OPTIONS: Final[Mapping[str, Accepts]] = {
 }
 
 MESSAGE: Final[Mapping[str, Accepts]] = {
-    # It ties a tool's answer to a call; the prompt holds the answer, not the tie.
-    "tool_call_id": _always,
     "cache_control": _always,
-    "tool_calls": _empty,
     "annotations": _empty,
     "name": _never,
     "refusal": _never,

@@ -11,13 +11,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
+from foveate.api.render_tools import Call, delta_of, message_of
 from foveate.api.replies import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatLogprobs,
-    ChatReplyMessage,
     ChatTokenLogprob,
     Completion,
     CompletionChoice,
@@ -72,6 +72,8 @@ class _Choice(Generic[_Logged]):
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, Call] = {}
         self.log: list[_Logged] = []
         self.reason: FinishReason | None = None
         self.stopped_by: str | int | msgspec.UnsetType = msgspec.UNSET
@@ -82,6 +84,9 @@ class _Choice(Generic[_Logged]):
             self.stopped_by = _stopped_by(event)
             return
         self.texts.append(event.text)
+        self.reasoning.append(event.reasoning)
+        for delta in event.calls:
+            self.calls.setdefault(delta.index, Call()).add(delta)
         if keep is not None:
             self.log.extend(keep(step) for step in event.steps)
 
@@ -113,9 +118,11 @@ class ChatRenderer:
             return self._chunk(
                 ChatChunkChoice(event.choice, Delta(), finish_reason=event.reason, stop_reason=_stopped_by(event))
             )
-        if not event.text and not (event.steps and self._with_logprobs):
+        beside = event.reasoning or event.calls
+        if not event.text and not beside and not (event.steps and self._with_logprobs):
             return None
-        return self._chunk(ChatChunkChoice(event.choice, Delta(content=event.text), self._logprobs(event.steps)))
+        delta = delta_of(event) if beside else Delta(content=event.text)
+        return self._chunk(ChatChunkChoice(event.choice, delta, self._logprobs(event.steps)))
 
     def usage_chunk(self, usage: Usage) -> ChatChunk:
         return ChatChunk(self._request.id, self._created, self._request.model, [], usage=usage_reply(usage))
@@ -131,7 +138,7 @@ class ChatRenderer:
         choices = [
             ChatChoice(
                 index,
-                ChatReplyMessage("".join(choice.texts)),
+                message_of("".join(choice.texts), "".join(choice.reasoning), choice.calls.values()),
                 # Raw JSON stands for the value that it encodes.
                 ChatLogprobs(cast("list[ChatTokenLogprob]", choice.log)) if self._with_logprobs else None,
                 choice.finished(),

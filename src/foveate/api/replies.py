@@ -10,7 +10,7 @@ where one did, and so is ``prompt_logprobs``, where it was asked for. ``foveate`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ from foveate.core.budget import Adjustment
 from foveate.engines.port import RelayReport
 from foveate.journey.port import Usage
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "tool_calls"]
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -86,12 +86,33 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
-class ChatReplyMessage(msgspec.Struct, frozen=True):
-    """The assistant's turn."""
+class CalledFunction(msgspec.Struct, frozen=True):
+    """The function that is to be called. ``arguments`` is the text of a JSON object, as the model wrote it."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class ToolCallReply(msgspec.Struct, frozen=True):
+    """A call that the model asks for."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class ChatReplyMessage(msgspec.Struct, frozen=True):
+    """The assistant's turn. ``content`` is null only beside calls or reasoning; both are absent where there are none.
+
+    ``reasoning`` is vLLM's name of it, ``reasoning_content`` the older one that many clients know: both hold the same.
+    """
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCallReply] | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -144,11 +165,30 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is new in a call: its name first, then parts of its arguments' text."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDeltaReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """News of one call. ``id`` and ``type`` come with its first."""
+
+    index: Annotated[int, msgspec.Meta(ge=0)]
+    function: FunctionDelta
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is new in a choice since its last chunk."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDeltaReply] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

@@ -12,7 +12,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
-from foveate.api.schema_generation import TAG_MARK, TOKENS_MAX, Generation, Open, Whole, string_or_list
+from foveate.api.schema_base import TAG_MARK, Open, Whole, string_or_list
+from foveate.api.schema_generation import TOKENS_MAX, Generation
+from foveate.api.schema_tools import ID_CHARACTERS_MAX, Calls, ToolChoice, Tools
 
 MESSAGES_MAX: Final = 2048
 PARTS_MAX: Final = 2048
@@ -200,6 +202,10 @@ class Message(Open):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = Field(None, description="A string or a list of parts; null only for the assistant.")
+    tool_calls: Calls | None = Field(None, description="What the assistant asked to have called in this turn.")
+    tool_call_id: str | None = Field(
+        None, max_length=ID_CHARACTERS_MAX, description="Which call a turn of the role `tool` answers."
+    )
 
 
 class ChatRequest(Generation):
@@ -207,6 +213,9 @@ class ChatRequest(Generation):
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: Whole | None = Field(None, ge=1, le=TOKENS_MAX, description="The same as `max_tokens`.")
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = Field(None, description="Default: auto where there are tools, else none.")
+    parallel_tool_calls: bool | None = Field(None, description="Default true. False: at most one call.")
     media_io_kwargs: MediaIo | None = None
     mm_processor_kwargs: ProcessorKwargs | None = None
     logprobs: bool | None = None

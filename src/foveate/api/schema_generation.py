@@ -6,9 +6,12 @@ The bounds of lists are below what vLLM's workers have room for (its GPU model r
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
+
+from foveate.api.schema_base import Open, Whole, string_or_list
+from foveate.api.schema_structured import ResponseFormat, StructuredOutputs
 
 STOP_MAX: Final = 16
 STOP_CHARACTERS_MAX: Final = 1024
@@ -27,30 +30,8 @@ BAD_WORDS_BYTES_MAX: Final = 448
 ALTERNATIVES_MAX: Final = 20
 PATTERN_TOKENS_MAX: Final = 256
 
-TAG_MARK: Final = "$"
-"""First character of every union tag, so that :mod:`foveate.api.invalid` can leave tags out of a path."""
 
-
-def string_or_list(value: Any) -> str | None:
-    """Return the union tag of a value that may be either."""
-    if isinstance(value, str):
-        return "$string"
-    return "$list" if isinstance(value, list) else None
-
-
-def _whole(value: Any) -> Any:
-    """To JSON, and to some clients, 2.0 is the integer 2."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
 TokenId = Annotated[Whole, Field(ge=0, le=TOKENS_MAX)]
-
-
-class Open(BaseModel):
-    """Keeps undeclared fields, so that they can be refused by name (or accepted when they cannot matter)."""
-
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra={"additionalProperties": False})
 
 
 class StreamOptions(Open):
@@ -123,6 +104,8 @@ class Generation(Open):
     stream_interval: Whole | None = Field(
         None, ge=1, le=1024, description="Tokens in each chunk of a stream, at least."
     )
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     truncate_prompt_tokens: Whole | None = Field(
         None,
         ge=-1,

@@ -112,6 +112,8 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         embeddings_bytes_max=settings.vllm.embeddings_bytes_max,
         eager=settings.vllm.compile == "off" or (settings.vllm.compile == "auto" and cpu),
         untested_version=settings.vllm.untested_version,
+        tool_call_parser=settings.vllm.tool_call_parser,
+        reasoning_parser=settings.vllm.reasoning_parser,
         args=args,
     )
 

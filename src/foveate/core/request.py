@@ -8,8 +8,10 @@ from typing import Final, Literal
 import msgspec
 
 from foveate.core.budget import Caller
+from foveate.core.constraint import Constraint
 from foveate.core.document import Document
 from foveate.core.media import Detail, MediaRef, ProcessorOptions
+from foveate.core.tool_use import ToolCall, ToolUse
 from foveate.core.trace_context import TraceContext
 
 Role = str
@@ -54,10 +56,15 @@ Part = TextPart | ImagePart | VideoPart
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One message of a conversation, its parts in the client's order."""
+    """One message of a conversation, its parts in the client's order.
+
+    ``tool_calls`` are what the assistant asked to have called in it; ``tool_call_id`` is the call that it answers, or empty.
+    """
 
     role: Role
     parts: tuple[Part, ...]
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 class Repetition(msgspec.Struct, frozen=True):
@@ -102,6 +109,7 @@ class Sampling(msgspec.Struct, frozen=True):
     thinking_token_budget: int | None = None
     repetition_detection: Repetition | None = None
     stream_interval: int | None = None
+    structured_outputs: Constraint | None = None
 
     def beyond(self, features: Collection[str]) -> str | None:
         """Return the first parameter that is set and not among ``features``, or None."""
@@ -150,6 +158,7 @@ class Request(msgspec.Struct, frozen=True):
     trace: TraceContext | None = None
     document: Document | None = None
     truncation: Truncation | None = None
+    tool_use: ToolUse | None = None
 
     @property
     def images(self) -> list[ImagePart]:

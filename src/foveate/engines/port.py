@@ -17,9 +17,10 @@ from foveate.core.errors import ErrorRecord
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.request import Sampling
 from foveate.core.stages import Span
+from foveate.core.tool_use import ToolCallDelta, ToolUse
 
 Form = Literal["embeddings", "pixels", "bytes", "url"]
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "tool_calls"]
 
 
 class PictureInput(msgspec.Struct, frozen=True):
@@ -39,7 +40,8 @@ class EngineWork(msgspec.Struct, frozen=True):
 
     ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds;
     past it the engine gives up the request. KV of this prompt may be reused for requests of the same ``scope`` only. An engine that
-    traces puts its spans under ``trace``, the value of a ``traceparent`` header; empty where there is none.
+    traces puts its spans under ``trace``, the value of a ``traceparent`` header; empty where there is none. In a ``chat`` the answer may
+    have reasoning and calls of tools, ``whole`` says that it is not sent before its end.
     """
 
     request_id: str
@@ -49,6 +51,9 @@ class EngineWork(msgspec.Struct, frozen=True):
     deadline: float
     scope: str = ""
     trace: str = ""
+    tool_use: ToolUse | None = None
+    chat: bool = False
+    whole: bool = False
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -71,6 +76,7 @@ class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
     """New output of one choice. ``text`` never splits a character and may be empty; ``token_ids`` are those drawn since the last event.
 
     The first event of a request carries ``spans``: llm_queue and llm_prefill, the latter ending when the engine sent this event.
+    ``reasoning`` and ``calls`` of tools are beside ``text``, of engines that tell them apart.
     It also carries ``prompt_logprobs``, where they were asked for: JSON as vLLM's, made where they are, as they may be many.
     """
 
@@ -81,6 +87,8 @@ class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
     steps: list[TokenStep] = []
     spans: tuple[Span, ...] = ()
     prompt_logprobs: bytes = b""
+    reasoning: str = ""
+    calls: list[ToolCallDelta] = []
 
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
@@ -211,7 +219,8 @@ class Engine(Protocol):
 
     accepts: frozenset[Form]
     features: frozenset[str]
-    """What it does beside what every engine does: names of :data:`foveate.core.request.OPTIONAL`. The journey refuses the rest."""
+    """What it does beside what every engine does: names of :data:`foveate.core.request.OPTIONAL`, ``tools`` and
+    :data:`foveate.core.tool_use.AUTO_FEATURE`. The journey refuses the rest."""
 
     @property
     def ready(self) -> bool:

@@ -22,6 +22,7 @@ from foveate.core.errors import (
 from foveate.core.media import InlineRef
 from foveate.core.request import MediaPart, Truncation
 from foveate.core.stages import Span
+from foveate.core.tool_use import AUTO_FEATURE
 from foveate.decisions import budget
 from foveate.decisions.budget import CONTEXT_LIMIT
 from foveate.journey.job import Job
@@ -45,11 +46,28 @@ def judge_parameters(job: Job) -> None:
     """Refuse what the engine does not do. Raises UnsupportedParameter, InvalidParameter."""
     beyond = job.request.sampling.beyond(job.serving.engine.features)
     if beyond is not None:
-        raise UnsupportedParameter(f"{beyond} is not supported by the engine of this server.", param=beyond)
+        constraint = job.request.sampling.structured_outputs
+        param = constraint.param if beyond == "structured_outputs" and constraint is not None else beyond
+        raise UnsupportedParameter(f"{param} is not supported by the engine of this server.", param=param)
+    judge_tools(job)
     if job.request.truncation is not None and job.request.media:
         raise InvalidParameter(
             "A prompt with pictures or videos cannot be truncated: they would lose their places.",
             param="truncate_prompt_tokens",
+        )
+
+
+def judge_tools(job: Job) -> None:
+    """Refuse calls that the engine cannot find in an answer. Raises UnsupportedParameter."""
+    use, features = job.request.tool_use, job.serving.engine.features
+    if use is None or use.choice == "none":
+        return
+    if "tools" not in features:
+        raise UnsupportedParameter("tools are not supported by the engine of this server.", param="tools")
+    if use.choice == "auto" and AUTO_FEATURE not in features:
+        raise UnsupportedParameter(
+            "This server does not know how its model writes calls, so tool_choice should be none, required or a function.",
+            param="tool_choice",
         )
 
 

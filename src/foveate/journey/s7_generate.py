@@ -50,6 +50,9 @@ async def assemble(job: Job, tools: Tools) -> None:
         deadline=job.deadline,
         scope=job.scope,
         trace=job.ledger.onward,
+        tool_use=job.request.tool_use,
+        chat=job.request.kind == "chat",
+        whole=not job.request.stream,
     )
 
 

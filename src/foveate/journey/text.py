@@ -16,6 +16,10 @@ INLINE_CHARACTERS = 4096
 """Up to here the chat template and the tokenizer take well under a millisecond, less than a hop to a thread costs under load."""
 
 
+TOOL_CHARACTERS = 2048
+"""What one tool counts for: its description is looked through and written as JSON."""
+
+
 class TextWork:
     """The prompt side of the model, called where it cannot hold up other requests' streams."""
 
@@ -30,7 +34,9 @@ class TextWork:
             prompt = request.prompt
             return await self._run(len(prompt), lambda: self._side.plain(prompt))
         characters = sum(len(part.text) for turn in request.turns for part in turn.parts if isinstance(part, TextPart))
-        return await self._run(characters, lambda: self._side.render(request.turns))
+        if request.tool_use is not None:
+            characters += TOOL_CHARACTERS * len(request.tool_use.tools)
+        return await self._run(characters, lambda: self._side.render(request.turns, request.tool_use))
 
     async def tokenize(self, prompt: RenderedPrompt, replacements: Sequence[str]) -> list[int]:
         """Return the prompt's token ids with each picture's placeholder replaced."""

@@ -19,6 +19,7 @@ import msgspec
 
 from foveate.core.media import ImageOptions, ProcessorOptions
 from foveate.core.request import Turn
+from foveate.core.tool_use import ToolUse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,10 +72,10 @@ class PromptSide(Protocol):
         """
         ...
 
-    def render(self, turns: Sequence[Turn]) -> RenderedPrompt:
+    def render(self, turns: Sequence[Turn], tool_use: ToolUse | None = None) -> RenderedPrompt:
         """Apply the chat template with a generation prompt.
 
-        Raises PromptInvalid when the template refuses the messages.
+        Raises PromptInvalid when the template refuses the messages, UnsupportedParameter when it does not show the tools.
         """
         ...
 

@@ -14,6 +14,7 @@ import msgspec
 from foveate.core.errors import PromptInvalid
 from foveate.core.media import ImageOptions, ProcessorOptions
 from foveate.core.request import Turn
+from foveate.core.tool_use import ToolUse
 from foveate.models.asked import wanted
 from foveate.models.families import Family, picture_token_id
 from foveate.models.port import RenderedPrompt, VisualEstimate
@@ -71,12 +72,12 @@ class TransformersPromptSide:
             size = pixel_bytes(self._resizing, width, height, options)
         return VisualEstimate(tokens=cost.tokens, rows_max=cost.rows, input_bytes_max=size)
 
-    def render(self, turns: Sequence[Turn]) -> RenderedPrompt:
+    def render(self, turns: Sequence[Turn], tool_use: ToolUse | None = None) -> RenderedPrompt:
         """Apply the chat template with a generation prompt.
 
-        Raises PromptInvalid when the template refuses the messages.
+        Raises PromptInvalid when the template refuses the messages, UnsupportedParameter when it does not show the tools.
         """
-        return self._template.render(turns)
+        return self._template.render(turns, tool_use)
 
     def plain(self, text: str) -> RenderedPrompt:
         """Wrap a plain completion prompt: no template, special-token spellings are ordinary text."""

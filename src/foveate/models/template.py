@@ -11,7 +11,9 @@ Rules, in order:
 
 Control tokens that users wrote are replaced by nonces before the template runs and split out after it, so that a
 template can trim, test and move text, but no text becomes a token. The same holds for a token spelt across two parts.
-Does not cover tools, documents or a reply to be continued: a prompt for a new assistant turn is always added.
+Tools and calls go to the template as transformers does it (``tools``, and ``tool_calls`` and ``tool_call_id`` of a message); a template
+that shows nothing of them is found out by their names, which are then missing in the text. Does not cover documents or a reply to be
+continued: a prompt for a new assistant turn is always added.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from foveate.core.errors import PromptInvalid
+from foveate.core.errors import PromptInvalid, UnsupportedParameter
 from foveate.core.request import TextPart, Turn
+from foveate.core.tool_use import ToolUse
 from foveate.models.port import RenderedPrompt
 from foveate.models.tokens import ControlTokens
 
@@ -55,6 +58,15 @@ class _Marks:
         self._spellings.append(spelling)
         return f"{self._nonce}x{len(self._spellings) - 1}y"
 
+    def within(self, value: Any) -> Any:
+        """Return a JSON value with control tokens marked in every text of it, names included."""
+        if isinstance(value, str):
+            pieces = self._controls.split(value)
+            return "".join(self.mark(piece) if index % 2 else piece for index, piece in enumerate(pieces))
+        if isinstance(value, dict):
+            return {self.within(name): self.within(held) for name, held in value.items()}
+        return [self.within(held) for held in value] if isinstance(value, list) else value
+
     def texts(self, turn: Turn) -> list[str | None]:
         """Return the turn's parts with control tokens marked; ``None`` for a picture."""
         found: list[str | None] = []
@@ -81,6 +93,38 @@ class _Marks:
         return tuple(self._spellings[int(piece)] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
+def _beside(turn: Turn, marks: _Marks) -> dict[str, Any]:
+    """Return what a message has beside its role and content. A turn of calls alone has no list of parts but no text."""
+    found: dict[str, Any] = {}
+    if turn.tool_calls:
+        found["tool_calls"] = [
+            marks.within(
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            )
+            for call in turn.tool_calls
+        ]
+        if not turn.parts:
+            found["content"] = ""
+    if turn.tool_call_id:
+        found["tool_call_id"] = marks.within(turn.tool_call_id)
+    return found
+
+
+def _check_tools(rendered: str, turns: Sequence[Turn], tool_use: ToolUse | None) -> None:
+    for place, turn in enumerate(turns):
+        if any(call.name not in rendered for call in turn.tool_calls):
+            raise PromptInvalid(
+                "The model's chat template does not take tool calls.", param=f"messages[{place}].tool_calls"
+            )
+    # A call that is forced is held to its form whatever the model was told; without a choice there is nothing to tell.
+    if tool_use is None or tool_use.choice != "auto":
+        return
+    if any(tool["function"]["name"] not in rendered for tool in tool_use.tools):
+        raise UnsupportedParameter(
+            "The model's chat template does not take tools, so it cannot choose among them.", param="tools"
+        )
+
+
 class ChatTemplate:
     """Renders conversations. Thread-safe: holds nothing but what it found out about roles."""
 
@@ -92,8 +136,12 @@ class ChatTemplate:
         self._variables = {**processor.tokenizer.special_tokens_map, "picture": self._picture}
         self._strings: dict[str, bool] = {}
 
-    def render(self, turns: Sequence[Turn]) -> RenderedPrompt:
-        """Apply the template. Raises PromptInvalid when it refuses the turns or loses a picture."""
+    def render(self, turns: Sequence[Turn], tool_use: ToolUse | None = None) -> RenderedPrompt:
+        """Apply the template.
+
+        Raises PromptInvalid when it refuses the turns or loses a picture or a call, UnsupportedParameter when it does not show the tools
+        among which the model is to choose.
+        """
         if not turns:
             raise PromptInvalid("The conversation has no messages.", param="messages")
         for turn in turns:
@@ -101,8 +149,11 @@ class ChatTemplate:
                 raise PromptInvalid("A message's role is not valid.", param="messages", detail=f"role {turn.role!r}")
         marks = _Marks(self._controls)
         texts = [marks.texts(turn) for turn in turns]
-        segments = marks.split(self._apply([turn.role for turn in turns], texts))
-        return self._checked(segments, turns)
+        beside = [_beside(turn, marks) for turn in turns]
+        tools = None if tool_use is None else marks.within(tool_use.tools)
+        rendered = self._apply([turn.role for turn in turns], texts, beside, tools)
+        _check_tools(rendered, turns, tool_use)
+        return self._checked(marks.split(rendered), turns)
 
     def plain(self, text: str) -> RenderedPrompt:
         """Wrap a text without a template."""
@@ -119,22 +170,27 @@ class ChatTemplate:
             )
         return RenderedPrompt(segments, placed)
 
-    def _apply(self, roles: Sequence[str], texts: Sequence[Sequence[str | None]]) -> str:
-        as_given = [
-            self._message(role, parts, self._wants_string(role)) for role, parts in zip(roles, texts, strict=True)
-        ]
+    def _apply(
+        self,
+        roles: Sequence[str],
+        texts: Sequence[Sequence[str | None]],
+        beside: Sequence[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+    ) -> str:
+        given = list(zip(roles, texts, beside, strict=True))
+        as_given = [self._message(role, parts, self._wants_string(role)) | more for role, parts, more in given]
         try:
-            return self._render(as_given)
+            return self._render(as_given, tools)
         except Exception as error:
             first = error
         # A template is the checkpoint's code and may fail in any way; whatever it raises, the messages do not suit it.
         strings = [
-            self._message(role, parts, self._wants_string(role) or None not in parts)
-            for role, parts in zip(roles, texts, strict=True)
+            self._message(role, parts, self._wants_string(role) or None not in parts) | more
+            for role, parts, more in given
         ]
         if strings != as_given:
             try:
-                return self._render(strings)
+                return self._render(strings, tools)
             except Exception as error:
                 first = error
         reason = str(first).strip().split("\n")[0][:200]
@@ -154,11 +210,15 @@ class ChatTemplate:
             "content": [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts],
         }
 
-    def _render(self, messages: list[dict[str, Any]]) -> str:
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         rendered, _ = render_jinja_template(
-            conversations=[messages], chat_template=self._source, add_generation_prompt=True, **self._variables
+            conversations=[messages],
+            tools=tools,
+            chat_template=self._source,
+            add_generation_prompt=True,
+            **self._variables,
         )
         text: str = rendered[0]
         return text

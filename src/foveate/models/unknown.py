@@ -12,6 +12,7 @@ from typing import Final
 from foveate.core.errors import PromptInvalid
 from foveate.core.media import ImageOptions, ProcessorOptions
 from foveate.core.request import Turn
+from foveate.core.tool_use import ToolUse
 from foveate.models.port import RenderedPrompt, VisualEstimate
 
 CONTEXT_UNKNOWN: Final = 2**31 - 1
@@ -38,7 +39,7 @@ class UnknownModel:
         """Return zero for everything: not known."""
         return _NOTHING
 
-    def render(self, turns: Sequence[Turn]) -> RenderedPrompt:
+    def render(self, turns: Sequence[Turn], tool_use: ToolUse | None = None) -> RenderedPrompt:
         """Raises PromptInvalid: there is no template."""
         raise PromptInvalid(detail="there is no chat template of an unknown model")
 

@@ -27,6 +27,14 @@ class VllmSettings(Section):
         "auto",
         "Whether vLLM compiles the model; auto: on an accelerator, not on a CPU, where it costs a minute at start.",
     )
+    tool_call_parser: str = setting(
+        "",
+        "How the model writes calls of tools, by the name of vLLM's parser (hermes for Qwen's, as vLLM's --tool-call-parser). Empty: it "
+        "cannot choose by itself to call one (tool_choice auto).",
+    )
+    reasoning_parser: str = setting(
+        "", "How the model marks its reasoning, by the name of vLLM's parser. Empty: it is part of the answer's text."
+    )
     args: Names = setting(
         (),
         "Further arguments of vLLM's AsyncEngineArgs, name=value with JSON values, comma-separated: tensor_parallel_size=2.",

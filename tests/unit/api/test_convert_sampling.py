@@ -8,6 +8,7 @@ import pytest
 from tests.unit.api.asking import parsed, refusal_of
 from tests.unit.api.fake import chat
 
+from foveate.core.constraint import Constraint
 from foveate.core.errors import InvalidParameter
 from foveate.core.request import OPTIONAL, Repetition, Truncation
 
@@ -28,6 +29,7 @@ SET: dict[str, tuple[Any, Any]] = {
         Repetition(4, 1, 3),
     ),
     "stream_interval": (4, 4),
+    "structured_outputs": ({"regex": "a+"}, Constraint("regex", "a+", "structured_outputs.regex")),
 }
 
 

@@ -131,10 +131,10 @@ async def test_errors(error: FoveateError, expected: type[openai.APIStatusError]
 
 async def test_a_wrong_parameter_is_a_bad_request() -> None:
     async with asking(FakeService()) as client:
-        tools: Any = [{"type": "function", "function": {"name": "f"}}]
+        functions: Any = [{"name": "f"}]
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="m", messages=MESSAGES, tools=tools)
-    assert caught.value.param == "tools"
+            await client.chat.completions.create(model="m", messages=MESSAGES, functions=functions)
+    assert caught.value.param == "functions"
     assert caught.value.code == "unsupported_parameter"
 
 

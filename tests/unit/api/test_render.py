@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.api.asking import client
 from tests.unit.api.fake import TIMING, FakeService, chat, finish, logprob, token
 
+from foveate.core.tool_use import ToolCallDelta
 from foveate.engines.port import TokenStep
 
 USAGE = {
@@ -177,3 +179,58 @@ async def test_an_answer_that_does_not_finish_is_a_failure(script: list[Any]) ->
         reply = await http.post("/v1/chat/completions", json=chat())
     assert reply.status_code == 500
     assert reply.json()["error"]["code"] == "engine_failed"
+
+
+def parts() -> list[Any]:
+    begun = ToolCallDelta(0, "c1", "look", "")
+    more = [ToolCallDelta(0, None, None, '{"a"'), ToolCallDelta(0, None, None, ": 1}")]
+    said = [replace(token(""), reasoning="Hm. "), replace(token("I look."), calls=[begun])]
+    return [*said, *(replace(token(""), calls=[one]) for one in more), replace(finish(), reason="tool_calls")]
+
+
+async def test_calls_and_reasoning_whole() -> None:
+    async with client(FakeService(script=parts())) as http:
+        reply = await http.post("/v1/chat/completions", json=chat())
+    (choice,) = reply.json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "I look.",
+        "refusal": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}],
+        "reasoning": "Hm. ",
+        "reasoning_content": "Hm. ",
+    }
+
+
+async def test_calls_alone_have_no_content() -> None:
+    script = [replace(token(""), calls=[ToolCallDelta(0, "c1", "look", "{}")]), finish()]
+    async with client(FakeService(script=script)) as http:
+        reply = await http.post("/v1/chat/completions", json=chat())
+    assert reply.json()["choices"][0]["message"]["content"] is None
+
+
+async def test_calls_and_reasoning_in_a_stream() -> None:
+    chunks = await streamed(FakeService(script=parts()), chat())
+    assert [chunk["choices"][0]["delta"] for chunk in chunks[1:]] == [
+        {"reasoning": "Hm. ", "reasoning_content": "Hm. "},
+        {
+            "content": "I look.",
+            "tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}],
+        },
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+        {},
+    ]
+
+
+async def test_what_stopped_a_choice_and_what_the_prompt_was_made_of() -> None:
+    script = [replace(token("x"), prompt_logprobs=b"[null]"), replace(finish(), stopped_by=7)]
+    async with client(FakeService(script=script)) as http:
+        chat_reply = (await http.post("/v1/chat/completions", json=chat())).json()
+        body = {"model": "m", "prompt": "x"}
+        completion = (await http.post("/v1/completions", json=body)).json()["choices"][0]
+    assert (chat_reply["prompt_logprobs"], chat_reply["choices"][0]["stop_reason"]) == ([None], 7)
+    assert (completion["prompt_logprobs"], completion["stop_reason"]) == ([None], 7)
+    chunks = await streamed(FakeService(script=script), chat())
+    assert chunks[-1]["choices"][0]["stop_reason"] == 7

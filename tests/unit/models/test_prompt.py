@@ -14,9 +14,10 @@ from tests.families import build_family
 from tests.unit.models.loaded import Loaded, conversation, pixels, process, theirs
 
 from foveate import models
-from foveate.core.errors import PromptInvalid
+from foveate.core.errors import PromptInvalid, UnsupportedParameter
 from foveate.core.media import UrlRef
 from foveate.core.request import ImagePart, TextPart, Turn
+from foveate.core.tool_use import ToolCall, ToolUse
 from foveate.models.families import FAMILIES
 from foveate.models.tokens import ControlTokens
 
@@ -240,3 +241,37 @@ def test_the_beginning_of_sequence_token_is_there_once(model_of: ModelOf) -> Non
     plain = model.prompt.tokenize(model.prompt.plain("hi"), [])
     assert plain == model.their_processor.tokenizer("hi")["input_ids"]
     assert plain[0] == begin
+
+
+TOOL_TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}:"
+    "{% for c in m.content %}{{ c.text }}{% endfor %}"
+    "{% for t in m.tool_calls or [] %}[{{ t.function.name }} {{ t.function.arguments | tojson }}]{% endfor %}"
+    "{{ m.tool_call_id }};{% endfor %}"
+)
+LOOKING = {"type": "function", "function": {"name": "look", "description": "Look at <image> closely."}}
+CALLED = Turn("assistant", (), (ToolCall("c1", "look", {"at": "<image>"}),))
+ANSWERED = Turn("tool", (TextPart("a cat"),), tool_call_id="c1")
+
+
+def test_tools_and_calls_are_in_the_prompt_and_bind_no_picture(tmp_path: Path) -> None:
+    prompt = with_template(tmp_path, TOOL_TEMPLATE)
+    rendered = prompt.render([*user("see"), CALLED, ANSWERED], ToolUse([LOOKING], "auto"))
+    assert rendered.pictures == 0
+    assert rendered.segments[1::2] == ("<image>", "<image>")
+    text = "".join(rendered.segments)
+    assert 'user:see;assistant:[look {"at": "<image>"}];tool:a catc1;' in text
+    assert '"description": "Look at <image> closely."' in text
+
+
+def test_a_template_that_shows_no_tools_is_found_out(tmp_path: Path) -> None:
+    prompt = with_template(
+        tmp_path, "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}"
+    )
+    with pytest.raises(UnsupportedParameter):
+        prompt.render(user("see"), ToolUse([LOOKING], "auto"))
+    for use in (ToolUse([LOOKING], "none"), ToolUse([LOOKING], "named", "look")):
+        assert prompt.render(user("see"), use) == prompt.render(user("see"))
+    with pytest.raises(PromptInvalid) as refused:
+        prompt.render([*user("see"), CALLED, ANSWERED])
+    assert refused.value.param == "messages[1].tool_calls"

@@ -34,5 +34,7 @@ class VllmConfig(msgspec.Struct, frozen=True):
     embeddings_bytes_max: int = 256 << 20
     eager: bool = True
     untested_version: bool = False
+    tool_call_parser: str = ""
+    reasoning_parser: str = ""
     args: dict[str, Any] = {}
     """Further fields of vLLM's ``AsyncEngineArgs``; they win over what Foveate would give."""

@@ -22,9 +22,11 @@ from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError, QueueFull
 from foveate.encoders.worker import Post
 from foveate.engines.messages import Cancel, Cancelled, Generate
-from foveate.engines.port import FailEvent
+from foveate.engines.port import EngineWork, FailEvent
 from foveate.engines.vllm.connector import PARAMS
+from foveate.engines.vllm.grammars import Grammars
 from foveate.engines.vllm.output import Answer, Vocabulary
+from foveate.engines.vllm.parsing import Parsers, Parsing
 from foveate.engines.vllm.pictures import Prompts
 from foveate.engines.vllm.sampling import refusal, sampling_params
 
@@ -47,6 +49,8 @@ class Host:
         vocabulary: Vocabulary,
         post: Post,
         *,
+        grammars: Grammars,
+        parsers: Parsers,
         batch_size_max: int,
         queue_depth_max: int,
     ) -> None:
@@ -54,6 +58,8 @@ class Host:
         self._prompts = prompts
         self._vocabulary = vocabulary
         self._post = post
+        self._grammars = grammars
+        self._parsers = parsers
         self._batch_size_max = batch_size_max
         self._queue_depth_max = queue_depth_max
         self._open: dict[str, tuple[asyncio.Task[None], bool]] = {}
@@ -103,7 +109,8 @@ class Host:
                 if descriptors:
                     params.extra_args = {**(params.extra_args or {}), PARAMS: descriptors}
                 async with asyncio.timeout(work.deadline - now()):
-                    await self._stream(message, prompt, params)
+                    parsing = await self._checked(work, params)
+                    await self._stream(message, prompt, params, parsing)
         except asyncio.CancelledError:
             raise  # nobody reads its answer
         except EngineDeadError:
@@ -119,11 +126,25 @@ class Host:
             cause = error.__cause__ or error
             self._fail(work.request_id, EngineFailed(detail=f"{type(cause).__name__}: {cause}"))
 
-    async def _stream(self, message: Generate, prompt: Any, params: SamplingParams) -> None:
-        answer, work = Answer(message, self._vocabulary), message.work
+    async def _checked(self, work: EngineWork, params: SamplingParams) -> Parsing | None:
+        """Return the request's parsers; have everything compiled elsewhere that its answer will be held to."""
+        constraint = work.sampling.structured_outputs
+        if constraint is not None:
+            await self._grammars.check(params.structured_outputs, constraint.param)
+        parsing = self._parsers.open(work)
+        if parsing is not None:
+            if parsing.outputs is not None and parsing.outputs != params.structured_outputs:
+                await self._grammars.check(parsing.outputs, "tools")
+            params.structured_outputs = parsing.outputs
+            params.skip_special_tokens = parsing.request.skip_special_tokens
+        return parsing
+
+    async def _stream(self, message: Generate, prompt: Any, params: SamplingParams, parsing: Parsing | None) -> None:
+        answer, work = Answer(message, self._vocabulary, parsing), message.work
         # It traces when its own arguments say where to (--otlp-traces-endpoint), and ignores this otherwise.
         trace = {"traceparent": work.trace} if work.trace else None
-        outputs = self._engine.generate(prompt, params, work.request_id, trace_headers=trace)
+        ended = None if parsing is None else parsing.reasoning_ended()
+        outputs = self._engine.generate(prompt, params, work.request_id, trace_headers=trace, reasoning_ended=ended)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 assert isinstance(output, RequestOutput)

@@ -15,6 +15,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from foveate.core.errors import StartupError
 from foveate.engines.vllm import executor
 from foveate.engines.vllm.config import VllmConfig
+from foveate.engines.vllm.grammars import BACKENDS, Grammars
 
 _CPU_KV_BYTES = 2**30
 """vLLM for CPU would otherwise take nine tenths of the machine's memory."""
@@ -37,6 +38,7 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
         "mm_processor_cache_gb": 0,
         "limit_mm_per_prompt": {"image": 0, "video": 0},
         "enable_log_requests": False,
+        "structured_outputs_config": {"backend": "xgrammar"},
     }
     if config.family == "qwen3_vl":
         # Without a tower vLLM takes the model to have no DeepStack either, and the levels of our embeddings do not fit it.
@@ -48,6 +50,8 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
             ec_role="ec_consumer",
             ec_connector_extra_config={"pid": os.getpid()},
         )
+    if config.reasoning_parser:
+        given["reasoning_parser"] = config.reasoning_parser
     if config.kv_cache_bytes or cpu:
         given["kv_cache_memory_bytes"] = config.kv_cache_bytes or _CPU_KV_BYTES
     given |= config.args
@@ -64,18 +68,26 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
     return AsyncEngineArgs(**given)
 
 
-def launch(config: VllmConfig) -> AsyncLLM:
-    """Return a running ``AsyncLLM``. Raises StartupError.
+def launch(config: VllmConfig) -> tuple[AsyncLLM, Grammars]:
+    """Return a running ``AsyncLLM``, and what checks constraints for it. Raises StartupError.
 
     Call it on the event loop that uses it, before this process has computed anything with several threads: its children are forked.
     """
     arguments = engine_args(config)
     try:
         made = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+        backend = made.structured_outputs_config.backend
+        if backend not in BACKENDS:
+            raise StartupError(
+                f"vllm.args: structured_outputs_config.backend should be one of {', '.join(BACKENDS)}, not {backend}."
+            )
         if current_platform.is_cpu():
             # vLLM spawns, to give its children other environment variables; we need none, and a fork has everything imported already.
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-        return AsyncLLM.from_vllm_config(made, usage_context=UsageContext.ENGINE_CONTEXT)
+        grammars = Grammars.start(made)
+        return AsyncLLM.from_vllm_config(made, usage_context=UsageContext.ENGINE_CONTEXT), grammars
+    except StartupError:
+        raise
     except Exception as error:  # vLLM raises whatever it comes upon; its own log above tells more.
         first = str(error).strip().partition("\n")[0][:300]
         raise StartupError(

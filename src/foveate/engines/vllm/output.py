@@ -14,6 +14,7 @@ from foveate.core.errors import EngineFailed
 from foveate.core.stages import Span
 from foveate.engines.messages import Generate
 from foveate.engines.port import EngineEvent, FinishEvent, FinishReason, TokenEvent, TokenLogprob, TokenStep
+from foveate.engines.vllm.parsing import Parsing, Piece
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
@@ -41,7 +42,7 @@ class Vocabulary(Protocol):
 class Answer:
     """One request's events."""
 
-    def __init__(self, message: Generate, vocabulary: Vocabulary) -> None:
+    def __init__(self, message: Generate, vocabulary: Vocabulary, parsing: Parsing | None = None) -> None:
         self._id = message.work.request_id
         self._submitted_at = message.submitted_at
         sampling = message.work.sampling
@@ -50,6 +51,7 @@ class Answer:
         self._stops = frozenset((*sampling.stop, *sampling.stop_token_ids))
         self._prompt_logprobs: list[Any] = []
         self._vocabulary = vocabulary
+        self._parsing = parsing
         self._drawn: Counter[int] = Counter()
         self._begun = False
 
@@ -62,23 +64,46 @@ class Answer:
             if choice.finish_reason == "error":
                 raise EngineFailed(detail=f"vLLM gave up the request: {choice.stop_reason}")
             self._drawn[choice.index] += len(token_ids)
-            if token_ids or choice.text:
+            piece = self._piece(choice, token_ids)
+            if token_ids or piece.text or piece.reasoning or piece.calls:
                 spans = () if self._begun else self._first(output)
                 prompt = b"" if self._begun or not self._prompt_logprobs else _json(self._prompt_logprobs)
                 self._begun = True
-                steps = self._steps(choice, token_ids)
-                yield TokenEvent(self._id, choice.index, choice.text, token_ids, steps, spans, prompt)
+                yield TokenEvent(
+                    self._id,
+                    choice.index,
+                    piece.text,
+                    token_ids,
+                    self._steps(choice, token_ids),
+                    spans,
+                    prompt,
+                    piece.reasoning,
+                    piece.calls,
+                )
             if choice.finish_reason is not None:
                 last = output.finished and place == len(output.outputs) - 1
                 yield FinishEvent(
                     self._id,
                     choice.index,
-                    _REASONS[choice.finish_reason],
+                    self._reason(choice),
                     self._drawn[choice.index],
                     last,
                     output.num_cached_tokens or 0,
                     stopped_by=choice.stop_reason if choice.stop_reason in self._stops else None,
                 )
+
+    def _piece(self, choice: CompletionOutput, token_ids: list[int]) -> Piece:
+        if self._parsing is None:
+            return Piece(choice.text)
+        return self._parsing.feed(choice.index, choice.text, token_ids, finished=choice.finish_reason is not None)
+
+    def _reason(self, choice: CompletionOutput) -> FinishReason:
+        assert choice.finish_reason is not None
+        reason = _REASONS[choice.finish_reason]
+        if reason == "stop" and self._parsing is not None and self._parsing.called(choice.index):
+            # A call that was forced by name ends as any answer does: as OpenAI and vLLM have it.
+            return "stop" if self._parsing.forced else "tool_calls"
+        return reason
 
     def _first(self, output: RequestOutput) -> tuple[Span, ...]:
         """Return the stages before the first token. vLLM's core takes its times from the same monotonic clock."""

@@ -51,11 +51,12 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
     from foveate.engines.vllm.handover import Handover
     from foveate.engines.vllm.host import Host
     from foveate.engines.vllm.launch import launch, rows_max
+    from foveate.engines.vllm.parsing import Parsers
     from foveate.engines.vllm.pictures import Prompts
 
     context.send(Progress("starting vLLM"))
     # First of all: vLLM's processes are forked from this one, which must not have computed anything yet.
-    engine = launch(config)
+    engine, grammars = launch(config)
     tower, vision = load_vision(
         config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
     )
@@ -71,6 +72,8 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
         ),
         Vocabulary.load(Path(config.model_dir)),
         context,
+        grammars=grammars,
+        parsers=Parsers(engine, config),
         batch_size_max=config.batch_size_max,
         queue_depth_max=config.queue_depth_max,
     )

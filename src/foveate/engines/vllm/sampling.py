@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
+from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
+from foveate.core.constraint import Constraint
 from foveate.core.errors import InvalidParameter
 from foveate.core.request import Sampling
 
@@ -46,13 +47,25 @@ def sampling_params(sampling: Sampling) -> SamplingParams:
         "stream_interval": sampling.stream_interval,
         "output_kind": RequestOutputKind.DELTA,
     }
-    repeating = sampling.repetition_detection
+    repeating, structured = sampling.repetition_detection, sampling.structured_outputs
     try:
+        given["structured_outputs"] = None if structured is None else outputs_params(structured)
         if repeating is not None:
             given["repetition_detection"] = RepetitionDetectionParams(**msgspec.structs.asdict(repeating))
         return SamplingParams(**given)
     except (VLLMValidationError, ValueError, TypeError) as error:
         raise refusal(error) from error
+
+
+def outputs_params(constraint: Constraint) -> StructuredOutputsParams:
+    """Return vLLM's form of a constraint. Raises ValueError for what cannot be read."""
+    match constraint.kind:
+        case "json_object":
+            return StructuredOutputsParams(json_object=True)
+        case "choice":
+            return StructuredOutputsParams(choice=msgspec.json.decode(constraint.spec))
+        case kind:
+            return StructuredOutputsParams(**{kind: constraint.spec})
 
 
 def refusal(error: Exception) -> InvalidParameter:
