@@ -14,21 +14,14 @@ import fcntl
 import mmap
 import os
 
-from sortedcontainers import SortedList
-
 from foveate.core.errors import ArenaFull
 from foveate.core.limits import ARENA_LIMIT
 from foveate.core.memory import Slot
+from foveate.runtime.ranges import ALIGNMENT, Ranges, aligned
 
-ALIGNMENT = 64
-"""Every slot starts at a multiple of this and occupies a multiple of it: a cache line, and what tensors need."""
+__all__ = ["ALIGNMENT", "Arena", "ArenaView", "aligned"]
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-
-def aligned(size: int) -> int:
-    """Return ``size`` rounded up to a multiple of :data:`ALIGNMENT`."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class ArenaView:
@@ -54,18 +47,17 @@ class Arena:
         if capacity_bytes <= 0:
             raise ValueError("an arena needs a positive capacity")
         self.capacity_bytes = -(-capacity_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.used_bytes = 0
-        """Bytes that allocated slots occupy, alignment included."""
         self.fd = os.memfd_create("foveate-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.capacity_bytes)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
         self._view: ArenaView | None = ArenaView(self.fd, self.capacity_bytes)
         self._allocated: dict[int, Slot] = {}
-        # Free ranges, three ways: by size for the best fit, by first and by last byte for coalescing.
-        self._free: SortedList[tuple[int, int]] = SortedList()
-        self._free_from: dict[int, int] = {}
-        self._free_until: dict[int, int] = {}
-        self._add_free(0, self.capacity_bytes)
+        self._ranges = Ranges(self.capacity_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that allocated slots occupy, alignment included."""
+        return self._ranges.used
 
     @property
     def slots(self) -> int:
@@ -79,24 +71,18 @@ class Arena:
         """
         if size <= 0:
             raise ValueError(f"cannot allocate {size} bytes")
-        needed = aligned(size)
-        at = self._free.bisect_left((needed, 0))
-        if at == len(self._free):
+        offset = self._ranges.take(size)
+        if offset is None:
             free = self.capacity_bytes - self.used_bytes
             raise ArenaFull(
-                detail=f"{size} bytes asked for, {free} of {self.capacity_bytes} free in {len(self._free)} ranges",
+                detail=f"{size} bytes asked for, {free} of {self.capacity_bytes} free in {self._ranges.fragments} ranges",
                 limit_name=ARENA_LIMIT,
                 limit=self.capacity_bytes,
                 actual=self.used_bytes + size,
                 retry_after_seconds=1.0,
             )
-        found, offset = self._free[at]
-        self._remove_free(offset, found)
-        if found > needed:
-            self._add_free(offset + needed, found - needed)
         slot = Slot(offset, size)
         self._allocated[offset] = slot
-        self.used_bytes += needed
         return slot
 
     def shrink(self, slot: Slot, size: int) -> Slot:
@@ -111,14 +97,14 @@ class Arena:
         replacement = Slot(slot.offset, size)
         self._allocated[slot.offset] = replacement
         if kept < had:
-            self._give_back(slot.offset + kept, had - kept)
+            self._ranges.give_back(slot.offset + kept, had - kept)
         return replacement
 
     def release(self, slot: Slot) -> None:
         """Give the slot back. Raises ValueError when it is not allocated: a second release would free another's."""
         self._check(slot)
         del self._allocated[slot.offset]
-        self._give_back(slot.offset, aligned(slot.size))
+        self._ranges.give_back(slot.offset, slot.size)
 
     def view(self, slot: Slot) -> memoryview:
         """Return the bytes of a slot, or of a part of one, writable, without a copy."""
@@ -135,25 +121,3 @@ class Arena:
     def _check(self, slot: Slot) -> None:
         if self._allocated.get(slot.offset) != slot:
             raise ValueError(f"slot {slot.offset}+{slot.size} is not allocated")
-
-    def _give_back(self, offset: int, size: int) -> None:
-        self.used_bytes -= size
-        before = self._free_until.get(offset)
-        if before is not None:
-            self._remove_free(before, offset - before)
-            offset, size = before, size + offset - before
-        after = self._free_from.get(offset + size)
-        if after is not None:
-            self._remove_free(offset + size, after)
-            size += after
-        self._add_free(offset, size)
-
-    def _add_free(self, offset: int, size: int) -> None:
-        self._free.add((size, offset))
-        self._free_from[offset] = size
-        self._free_until[offset + size] = offset
-
-    def _remove_free(self, offset: int, size: int) -> None:
-        self._free.remove((size, offset))
-        del self._free_from[offset]
-        del self._free_until[offset + size]
