@@ -1,0 +1,115 @@
+"""Prefill and token decode in processes of their own (P/D): one prefills a prompt into the arena, another draws its tokens.
+
+Which process does what is decided here, not by the processes: each can do both. So a role can be given to another process while it serves,
+and while no process of a role is there, one of the other role answers the whole request.
+
+A process that dies costs its requests nothing before their first token: the prompt is prefilled again elsewhere, and one that was prefilled
+lies in the arena, for the next process to go on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Literal
+
+from foveate.core.clock import now
+from foveate.core.errors import EngineDied, EngineUnavailable, QueueFull
+from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.kv_room import KvRoom, Room
+from foveate.engines.embedded.messages import Prefilled, TokenDecode
+from foveate.engines.fleet import Fleet, Member
+from foveate.engines.port import EngineEvent, EngineWork
+from foveate.engines.prompt_chain import chain
+
+Role = Literal["p", "d"]
+
+
+class SplitFleet(Fleet):
+    """Implements :class:`foveate.engines.port.Engine` over processes with roles."""
+
+    def __init__(self, engines: Sequence[EmbeddedEngine], roles: Sequence[Role], room: KvRoom) -> None:
+        """``roles``: one for each engine. ``room`` is where prompts lie in between."""
+        super().__init__(engines)
+        self._room = room
+        self._roles = dict(zip(self._members, roles, strict=True))
+        self.handed_on = 0
+        """Prompts that went from one process to another, and"""
+        self.handed_bytes = 0
+        """what their K/V took."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """What each process does, in order."""
+        return tuple(self._roles[member] for member in self._members)
+
+    def set_roles(self, roles: Sequence[Role]) -> None:
+        """Give the processes other roles, for requests from now on."""
+        self._roles = dict(zip(self._members, roles, strict=True))
+
+    async def _generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+        if not self._of("p") or not self._of("d"):
+            async with aclosing(super()._generate(work)) as events:
+                async for event in events:
+                    yield event
+            return
+        asked = now()
+        info = self.info
+        size = info.kv_bytes_per_token * len(work.token_ids) + info.kv_bytes_fixed
+        room = await self._room.take(size, deadline=work.deadline)
+        try:
+            prefilled = await self._prefill(work, room, asked)
+            self.handed_on += 1
+            self.handed_bytes += prefilled.kv.used
+            async with aclosing(self._go_on(TokenDecode(work, asked, prefilled), room)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            room.release()
+
+    def _of(self, role: Role, passed_over: Sequence[Member] = ()) -> list[Member]:
+        return [
+            member for member in self._usable() if self._roles[member] == role and member not in passed_over
+        ]
+
+    async def _prefill(self, work: EngineWork, room: Room, asked: float) -> Prefilled:
+        """Have a process prefill the prompt; another one when it dies or has no place. Raises what the last one did."""
+        links = chain(work, self.info.picture_token_id)
+        tried: list[Member] = []
+        weight = float(len(work.token_ids))
+        while True:
+            member = self._choose(self._of("p", tried), weight, links)
+            member.memory.note(links)
+            member.answering.begin(weight)
+            try:
+                engine = member.engine
+                assert isinstance(engine, EmbeddedEngine)
+                return await engine.prefill(work, room.slot, submitted_at=asked)
+            except (EngineDied, EngineUnavailable, QueueFull):
+                tried.append(member)
+                if not self._of("p", tried):
+                    raise
+            finally:
+                member.answering.end(weight)
+
+    async def _go_on(self, message: TokenDecode, room: Room) -> AsyncGenerator[EngineEvent, None]:
+        """Have a process draw the tokens; another one when it dies or has no place before the first. Raises what the last one did."""
+        tried: list[Member] = []
+        begun = False
+        while True:
+            member = self._choose(self._of("d", tried), float(len(message.work.token_ids)))
+            engine = member.engine
+            assert isinstance(engine, EmbeddedEngine)
+            member.answering.begin(1.0)
+            try:
+                async with aclosing(engine.go_on(message, on_free=room.retain().release)) as events:
+                    async for event in events:
+                        begun = True
+                        yield event
+                return
+            except (EngineDied, EngineUnavailable, QueueFull):
+                tried.append(member)
+                if begun or not self._of("d", tried):
+                    raise
+            finally:
+                member.answering.end(1.0)
