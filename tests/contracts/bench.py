@@ -14,7 +14,9 @@ from foveate.core.clock import now
 from foveate.core.media import EncodedImage, ImageOptions, PreparedImage, UrlRef
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.kv_room import KvRoom
 from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.embedded.split import SplitFleet
 from foveate.engines.fleet import Fleet
 from foveate.engines.port import EngineWork, FinishEvent, PictureInput, TokenEvent
 from foveate.engines.process_client import ProcessEngine
@@ -49,7 +51,15 @@ def fleet(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], Non
     return Fleet([EmbeddedEngine(runtime, config, index=index, **given) for index in range(2)])
 
 
-ENGINES: dict[str, Callable[..., Any]] = {"embedded": embedded, "vllm": vllm, "fleet": fleet}
+def split(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None]) -> SplitFleet:
+    config = EmbeddedConfig(files.directory, files.name, batch_size_max=2, queue_depth_max=6, prefill_chunk_tokens=64)
+    given: dict[str, Any] = {"threads": 1, "start_seconds_max": 280, "on_restart": on_restart}
+    engines = [EmbeddedEngine(runtime, config, index=index, **given) for index in range(2)]
+    # Of room for K/V there is so little that some wait for it.
+    return SplitFleet(engines, ("p", "d"), KvRoom(runtime.arena, 2 << 20))
+
+
+ENGINES: dict[str, Callable[..., Any]] = {"embedded": embedded, "vllm": vllm, "fleet": fleet, "split": split}
 
 
 class Bench:

@@ -53,7 +53,7 @@ class _Load:
         self.amount = self.amount - amount if self.pieces else 0.0  # so that rounding does not add up
 
 
-class _Member:
+class Member:
     """One process, and what is known of it. Nothing here waits."""
 
     def __init__(self, engine: ProcessEngine) -> None:
@@ -85,7 +85,7 @@ class Fleet:
 
     def __init__(self, engines: Sequence[ProcessEngine]) -> None:
         """``engines``: at least one, of the same configuration."""
-        self._members = [_Member(engine) for engine in engines]
+        self._members = [Member(engine) for engine in engines]
         self.accepts: frozenset[Form] = engines[0].accepts
         self.features = engines[0].features
         self._info: EngineInfo | None = None
@@ -141,7 +141,7 @@ class Fleet:
         """End all processes."""
         await asyncio.gather(*(member.engine.stop(seconds_max=seconds_max) for member in self._members))
 
-    def _usable(self) -> list[_Member]:
+    def _usable(self) -> list[Member]:
         """Return the processes that are ready with the model that this engine has.
 
         That is the one that the first of them had, for as long as any has it: embeddings and prompts under way are made for it.
@@ -164,7 +164,7 @@ class Fleet:
 
     async def _generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
         links = chain(work, self.info.picture_token_id) if len(self._members) > 1 else ()
-        full: list[_Member] = []
+        full: list[Member] = []
         while True:
             able = [member for member in self._usable() if member not in full]
             member = self._choose(able, len(work.token_ids), links)
@@ -179,7 +179,7 @@ class Fleet:
                 if all(other in full for other in self._usable()):
                     raise
 
-    async def _ask(self, member: _Member, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    async def _ask(self, member: Member, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
         """Have one process answer, and keep count of what it has to do."""
         weight = float(len(work.token_ids))
         member.answering.begin(weight)
@@ -193,7 +193,7 @@ class Fleet:
         finally:
             member.answering.end(weight)
 
-    def _choose(self, able: Sequence[_Member], demand: float, links: Sequence[Link] = ()) -> _Member:
+    def _choose(self, able: Sequence[Member], demand: float, links: Sequence[Link] = ()) -> Member:
         """Return where the prompt costs least. Raises EngineUnavailable."""
         self._answered += 1
         candidates = [member.candidate(member.answering, member.memory.matched(links)) for member in able]
@@ -212,7 +212,7 @@ class Fleet:
         finally:
             member.encoding.end(prepared.rows)
 
-    def _encoder(self, content: str, rows: float) -> _Member:
+    def _encoder(self, content: str, rows: float) -> Member:
         usable = self._usable()
         loads = {index: member.encoding.amount for index, member in enumerate(self._members) if member in usable}
         if content and loads:

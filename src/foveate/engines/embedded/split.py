@@ -68,9 +68,7 @@ class SplitFleet(Fleet):
             room.release()
 
     def _of(self, role: Role, passed_over: Sequence[Member] = ()) -> list[Member]:
-        return [
-            member for member in self._usable() if self._roles[member] == role and member not in passed_over
-        ]
+        return [member for member in self._usable() if self._roles[member] == role and member not in passed_over]
 
     async def _prefill(self, work: EngineWork, room: Room, asked: float) -> Prefilled:
         """Have a process prefill the prompt; another one when it dies or has no place. Raises what the last one did."""
