@@ -59,7 +59,9 @@ async def test_an_answer_about_a_picture_with_every_stage_timed(bench: Bench) ->
     asked = now()
     text, tokens, finishes = await bench.answer(bench.work("What colour is it?", prepared, images=[image]))
     assert "red" in text.lower()
-    assert [span.stage for span in tokens[0].spans] == ["llm_queue", "llm_prefill"]
+    stages = [span.stage for span in tokens[0].spans]
+    assert stages == ["llm_queue", "llm_prefill"] * (len(stages) // 2)
+    assert stages
     assert asked <= tokens[0].spans[0].start
     (finish,) = finishes
     assert finish.reason == "stop"
