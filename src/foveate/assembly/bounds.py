@@ -27,7 +27,8 @@ def arena_bytes(settings: Settings) -> int:
             f"body need {needed}. Raise it, or lower cache.processor_bytes_max, cache.encoder_bytes_max, cache.media_bytes_max or "
             "server.body_bytes_max."
         )
-    return settings.limits.arena_bytes_max
+    between = settings.topology.kv_bytes_max if settings.topology.kind == "e-p-d" else 0
+    return settings.limits.arena_bytes_max + between
 
 
 def arena(size: int) -> Arena:

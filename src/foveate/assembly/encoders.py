@@ -19,14 +19,20 @@ from foveate.settings import ENCODERS_MAX, Settings
 def check_topology(settings: Settings) -> None:
     """Raise StartupError for a topology that cannot be."""
     chosen = settings.topology
-    if chosen.kind == "e-p-d":
-        raise StartupError("The topology e-p-d is not available yet: prefill and token decode run together. Use e-pd.")
+    if chosen.kind == "e-p-d" and settings.engine.kind == "vllm":
+        raise StartupError("The topology e-p-d is of the embedded engine: with --engine vllm use e-pd.")
+    if chosen.kind == "e-p-d" and settings.engine.count > 1:
+        raise StartupError(
+            "With the topology e-p-d, topology.prefill and topology.decode say how many processes there are: leave out --engines."
+        )
     if chosen.kind != "agg" and settings.engine.kind == "upstream":
         raise StartupError("The topology is of an engine that runs here: with --engine upstream leave out --topology.")
     for name, cpus in (
         ("engine.cpus", settings.engine.cpus),
         ("media.cpus", settings.media.cpus),
         ("topology.encoder_cpus", chosen.encoder_cpus),
+        ("topology.prefill_cpus", chosen.prefill_cpus),
+        ("topology.decode_cpus", chosen.decode_cpus),
     ):
         _check_cpus(name, cpus)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import msgspec
+
 from foveate.assembly.encoders import dealt, engine_encodes, threads_each
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
+from foveate.engines.embedded.kv_room import KvRoom
 from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.embedded.split import Role, SplitFleet
 from foveate.engines.fleet import Fleet
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
@@ -37,20 +41,75 @@ def engine_of(
     load: Load,
 ) -> Fleet:
     """Return the engine of the model's version ``number``, not started. Raises StartupError where it cannot run this model."""
+    first = number * engine_processes(settings)
+    if settings.topology.kind == "e-p-d":
+        return _split(settings, files, name, runtime=runtime, first=first, say=say, load=load)
     count = settings.engine.count
     make = _maker(settings, files, name, runtime)
-    return Fleet([make(load=load, **_given(settings, number * count + at, say)) for at in range(count)])
+    cpus = dealt(settings.engine.cpus, count)
+    threads = settings.engine.threads or threads_each(count)
+    return Fleet(
+        [
+            make(load=load, threads=threads, cpus=_turn(cpus, at), **_given(settings, first + at, say))
+            for at in range(count)
+        ]
+    )
+
+
+def engine_processes(settings: Settings) -> int:
+    """Return how many processes hold the language model, of each version."""
+    chosen = settings.topology
+    return chosen.prefill + chosen.decode if chosen.kind == "e-p-d" else settings.engine.count
+
+
+def _split(
+    settings: Settings,
+    files: ModelFiles,
+    name: str,
+    *,
+    runtime: LocalRuntime,
+    first: int,
+    say: Callable[[str], None],
+    load: Load,
+) -> SplitFleet:
+    """Return prefill workers and token-decode workers, the first of them with the process number ``first``."""
+    chosen = settings.topology
+    prefill: list[Role] = ["p"] * chosen.prefill
+    decode: list[Role] = ["d"] * chosen.decode
+    roles = prefill + decode
+    config = _embedded_config(settings, files, name)
+    placed: dict[Role, tuple[str | None, int, Sequence[int], int]] = {
+        "p": (chosen.prefill_device, chosen.prefill_threads, chosen.prefill_cpus, chosen.prefill),
+        "d": (chosen.decode_device, chosen.decode_threads, chosen.decode_cpus, chosen.decode),
+    }
+    engines: list[EmbeddedEngine] = []
+    for at, role in enumerate(roles):
+        device, threads, cpus, count = placed[role]
+        engines.append(
+            EmbeddedEngine(
+                runtime,
+                # Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
+                msgspec.structs.replace(
+                    config, device=device or config.device, encoder=config.encoder and role == "p"
+                ),
+                load=load,
+                threads=threads or threads_each(len(roles)),
+                cpus=_turn(dealt(cpus, count), at - roles.index(role)),
+                **_given(settings, first + at, say),
+            )
+        )
+    return SplitFleet(engines, roles, KvRoom(runtime.arena, chosen.kv_bytes_max))
+
+
+def _turn(dealt_cpus: Sequence[tuple[int, ...]], at: int) -> tuple[int, ...]:
+    return dealt_cpus[at % len(dealt_cpus)] if dealt_cpus else ()
 
 
 def _given(settings: Settings, index: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Return what every kind of engine process is given; ``index`` counts those of all versions."""
-    count = settings.engine.count
-    cpus = dealt(settings.engine.cpus, count)
-    named = f"engine {index}" if count > 1 else "engine"
+    named = f"engine {index}" if engine_processes(settings) > 1 else "engine"
     return {
         "index": index,
-        "threads": settings.engine.threads or threads_each(count),
-        "cpus": cpus[index % count % len(cpus)] if cpus else (),
         "start_seconds_max": settings.server.start_seconds_max,
         "on_progress": lambda text: say(f"{named}: {text}"),
         "on_restart": lambda: log.warning("engine %d is back", index),

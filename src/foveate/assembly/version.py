@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from foveate.assembly.encoders import encoders_of
-from foveate.assembly.engines import engine_of, spare_cores
+from foveate.assembly.engines import engine_of, engine_processes, spare_cores
 from foveate.assembly.reference import agreed, reference_of
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
@@ -36,7 +36,7 @@ async def find_model(path: str | None, settings: Settings, say: Say) -> tuple[Mo
     name = served_name(settings, files)
     say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
     if settings.model.device == "cpu":
-        copies = settings.engine.count
+        copies = engine_processes(settings)
         await asyncio.to_thread(check_memory, files.directory, name, dtype=settings.model.dtype, copies=copies)
     return files, name
 

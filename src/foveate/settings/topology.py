@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from foveate.settings.declare import Cpus, Section, setting
+from foveate.settings.declare import Bytes, Cpus, MiB, Section, setting
 
 ENCODERS_MAX = 64
 
@@ -15,10 +15,10 @@ class TopologySettings(Section):
     kind: Literal["agg", "e-pd", "e-p-d"] = setting(
         "agg",
         "agg: the vision encoder runs in the engine's process. e-pd: in encode workers, processes of their own. e-p-d: prefill and "
-        "token decode apart too (not available yet).",
+        "token decode in processes of their own too.",
         flag="--topology",
     )  # fmt: skip
-    encoders: int = setting(1, "Encode workers with e-pd.", flag="--encoders", low=1, high=ENCODERS_MAX)
+    encoders: int = setting(1, "Encode workers with e-pd and e-p-d.", flag="--encoders", low=1, high=ENCODERS_MAX)
     encoder_device: str | None = setting(
         None, "Where an encode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
     )
@@ -28,6 +28,28 @@ class TopologySettings(Section):
     )  # fmt: skip
     encoder_cpus: Cpus = setting(
         (), "Cores that encode workers run on, dealt out among them in turn, comma-separated. Default: any."
+    )
+    prefill: int = setting(1, "Prefill workers with e-p-d.", flag="--prefill-workers", low=1, high=64)
+    decode: int = setting(1, "Token-decode workers with e-p-d.", flag="--decode-workers", low=1, high=64)
+    prefill_device: str | None = setting(
+        None, "Where a prefill worker's weights live: cpu, cuda or cuda:N. Default: model.device."
+    )
+    decode_device: str | None = setting(
+        None, "Where a token-decode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
+    )
+    prefill_threads: int = setting(
+        0, "Threads for numerical work in each prefill worker; 0: the cores but one, shared out among prefill and decode workers.",
+        low=0, high=1024,
+    )  # fmt: skip
+    decode_threads: int = setting(0, "As topology.prefill_threads, of each token-decode worker.", low=0, high=1024)
+    prefill_cpus: Cpus = setting(
+        (), "Cores that prefill workers run on, dealt out among them in turn, comma-separated. Default: any."
+    )
+    decode_cpus: Cpus = setting((), "As topology.prefill_cpus, of token-decode workers.")
+    kv_bytes_max: Bytes = setting(
+        256 * MiB,
+        "With e-p-d, room in the arena, beside limits.arena_bytes_max, for K/V of prompts between prefill and token decode.",
+        low=MiB,
     )
     fallback: Literal["local", "off"] = setting(
         "local",

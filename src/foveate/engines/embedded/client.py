@@ -39,6 +39,8 @@ class EmbeddedEngine(ProcessEngine):
     def __init__(self, runtime: Runtime, config: EmbeddedConfig, **given: Any) -> None:
         """``given`` are :class:`ProcessEngine`'s keyword arguments."""
         super().__init__(runtime, ENTRY, config, **given)
+        self.encodes = config.encoder
+        """Whether its process has a vision tower."""
         self._prefilling: dict[str, asyncio.Future[Prefilled]] = {}
         self._lent: dict[str, Callable[[], None]] = {}
         """For each request whose K/V the process may touch: what is to be done when it no longer does."""

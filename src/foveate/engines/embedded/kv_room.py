@@ -13,7 +13,7 @@ from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, InvalidParameter
 from foveate.core.memory import Slot
 from foveate.runtime.arena import Arena
-from foveate.runtime.ranges import Ranges
+from foveate.runtime.ranges import ALIGNMENT, Ranges
 
 LIMIT_NAME = "topology.kv_bytes_max"
 
@@ -44,11 +44,21 @@ class KvRoom:
     """``bytes_max`` of the arena. Owned by the event loop. Who waits is bounded by who is admitted."""
 
     def __init__(self, arena: Arena, bytes_max: int) -> None:
-        """Raises ArenaFull."""
         self.bytes_max = bytes_max
-        self._region = arena.allocate(bytes_max)
-        self._ranges = Ranges(bytes_max)
+        self._arena = arena
+        self._region: Slot | None = None
+        self._ranges = Ranges(bytes_max // ALIGNMENT * ALIGNMENT)
         self._waiting: OrderedDict[asyncio.Future[Slot], int] = OrderedDict()
+
+    def open(self) -> None:
+        """Take the region. Raises ArenaFull."""
+        self._region = self._arena.allocate(self.bytes_max)
+
+    def close(self) -> None:
+        """Give the region back; nobody may use any of it any more."""
+        region, self._region = self._region, None
+        if region is not None:
+            self._arena.release(region)
 
     @property
     def bytes_used(self) -> int:
@@ -87,8 +97,13 @@ class KvRoom:
 
     def give_back(self, slot: Slot) -> None:
         """Take a slot back."""
-        self._ranges.give_back(slot.offset - self._region.offset, slot.size)
+        self._ranges.give_back(slot.offset - self._origin, slot.size)
         self._grant()
+
+    @property
+    def _origin(self) -> int:
+        assert self._region is not None, "it is not open"
+        return self._region.offset
 
     def _grant(self) -> None:
         """Give room to those who wait, the first first: no small prompt passes a large one for ever."""
@@ -98,4 +113,4 @@ class KvRoom:
             if offset is None:
                 return
             del self._waiting[future]
-            future.set_result(Slot(self._region.offset + offset, size))
+            future.set_result(Slot(self._origin + offset, size))

@@ -14,9 +14,9 @@ from contextlib import aclosing
 from typing import Literal
 
 from foveate.core.clock import now
-from foveate.core.errors import EngineDied, EngineUnavailable, QueueFull
+from foveate.core.errors import ArenaFull, EngineDied, EngineUnavailable, QueueFull, StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.embedded.kv_room import KvRoom, Room
+from foveate.engines.embedded.kv_room import LIMIT_NAME, KvRoom, Room
 from foveate.engines.embedded.messages import Prefilled, TokenDecode
 from foveate.engines.fleet import Fleet, Member
 from foveate.engines.port import EngineEvent, EngineWork
@@ -37,6 +37,21 @@ class SplitFleet(Fleet):
         """Prompts that went from one process to another, and"""
         self.handed_bytes = 0
         """what their K/V took."""
+
+    async def start(self) -> None:
+        """See the port."""
+        try:
+            self._room.open()
+        except ArenaFull as error:
+            raise StartupError(
+                f"There is no room for K/V between prefill and token decode. Lower {LIMIT_NAME}, or raise limits.arena_bytes_max."
+            ) from error
+        await super().start()
+
+    async def stop(self, *, seconds_max: float) -> None:
+        """See the port."""
+        await super().stop(seconds_max=seconds_max)
+        self._room.close()
 
     @property
     def roles(self) -> tuple[Role, ...]:

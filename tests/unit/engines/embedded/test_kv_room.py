@@ -12,6 +12,12 @@ from foveate.engines.embedded.kv_room import KvRoom, Room
 from foveate.runtime.arena import Arena
 
 
+def opened(arena: Arena, bytes_max: int) -> KvRoom:
+    rooms = KvRoom(arena, bytes_max)
+    rooms.open()
+    return rooms
+
+
 def later() -> float:
     return now() + 30
 
@@ -26,7 +32,7 @@ async def waiting(rooms: KvRoom, size: int) -> asyncio.Task[Room]:
 async def test_it_lies_in_a_region_of_its_own() -> None:
     arena = Arena(64 << 10)
     before = arena.allocate(4096)
-    rooms = KvRoom(arena, 8192)
+    rooms = opened(arena, 8192)
     one, other = [await rooms.take(size, deadline=later()) for size in (100, 8000)]
     assert {one.slot.size, other.slot.size} == {100, 8000}
     assert one.slot.offset >= before.offset + before.size
@@ -37,11 +43,16 @@ async def test_it_lies_in_a_region_of_its_own() -> None:
     arena.view(other.slot)[:] = b"x" * 8000
     assert rooms.bytes_used <= 8192
     with pytest.raises(ArenaFull):
-        KvRoom(arena, 64 << 10)
+        opened(arena, 64 << 10)
+    one.release()
+    other.release()
+    rooms.close()
+    rooms.close()
+    assert arena.slots == 1
 
 
 async def test_who_finds_none_waits_in_order() -> None:
-    rooms = KvRoom(Arena(64 << 10), 4096)
+    rooms = opened(Arena(64 << 10), 4096)
     first = await rooms.take(4096, deadline=later())
     large, small = await waiting(rooms, 4000), await waiting(rooms, 64)
     assert rooms.waiting == 2
@@ -55,7 +66,7 @@ async def test_who_finds_none_waits_in_order() -> None:
 
 
 async def test_who_leaves_makes_way_for_those_behind() -> None:
-    rooms = KvRoom(Arena(64 << 10), 4096)
+    rooms = opened(Arena(64 << 10), 4096)
     held = await rooms.take(2048, deadline=later())
     large, small = await waiting(rooms, 4096), await waiting(rooms, 1024)
     large.cancel()
@@ -69,7 +80,7 @@ async def test_who_leaves_makes_way_for_those_behind() -> None:
 
 
 async def test_what_never_fits_and_what_comes_too_late() -> None:
-    rooms = KvRoom(Arena(64 << 10), 4096)
+    rooms = opened(Arena(64 << 10), 4096)
     with pytest.raises(InvalidParameter) as refused:
         await rooms.take(4097, deadline=later())
     assert (refused.value.limit_name, refused.value.limit) == ("topology.kv_bytes_max", 4096)
