@@ -89,9 +89,7 @@ def _split(
             EmbeddedEngine(
                 runtime,
                 # Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
-                msgspec.structs.replace(
-                    config, device=device or config.device, encoder=config.encoder and role == "p"
-                ),
+                msgspec.structs.replace(config, device=device or config.device, encoder=config.encoder and role == "p"),
                 load=load,
                 threads=threads or threads_each(len(roles)),
                 cpus=_turn(dealt(cpus, count), at - roles.index(role)),

@@ -212,8 +212,12 @@ class Fleet:
         finally:
             member.encoding.end(prepared.rows)
 
+    def _encoders(self) -> list[Member]:
+        """Return the processes that can encode now."""
+        return self._usable()
+
     def _encoder(self, content: str, rows: float) -> Member:
-        usable = self._usable()
+        usable = self._encoders()
         loads = {index: member.encoding.amount for index, member in enumerate(self._members) if member in usable}
         if content and loads:
             return self._members[owner(content, loads, rows)]

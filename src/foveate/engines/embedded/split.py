@@ -62,6 +62,11 @@ class SplitFleet(Fleet):
         """Give the processes other roles, for requests from now on."""
         self._roles = dict(zip(self._members, roles, strict=True))
 
+    def _encoders(self) -> list[Member]:
+        return [
+            member for member in self._usable() if isinstance(member.engine, EmbeddedEngine) and member.engine.encodes
+        ]
+
     async def _generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
         if not self._of("p") or not self._of("d"):
             async with aclosing(super()._generate(work)) as events:
