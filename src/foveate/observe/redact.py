@@ -19,6 +19,12 @@ _DATA_URL = re.compile(r"\bdata:[^\s,\"'<>]{0,256},[^\s\"'<>]*", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]{0,15}://)[^\s/?#\"'@]*@", re.IGNORECASE)
 _URL_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]{0,15}://[^\s?#\"'<>]*)[?#][^\s\"'<>]*", re.IGNORECASE)
 _BARE_QUERY = re.compile(r"\?[\w.~%\[\]-]+=[^\s\"'<>]*")
+_KEY = re.compile(
+    r"(\b(?:x-)?(?:api[-_ ]?key|authorization|password|secret)\b(?:\s+provided)?[\"']{0,2}\s{0,4}[:=]\s{0,4}[\"']?(?:bearer\s+)?"
+    r"|\bbearer\s+|\bsk-)[^\s\"',;)}\]]+",
+    re.IGNORECASE,
+)
+"""Keys as headers, forms and other servers' messages spell them: "Bearer …", "sk-…", "Incorrect API key provided: …"."""
 _PAYLOAD = re.compile(r"[A-Za-z0-9+/_=-]{200,}")
 """Base64 of a payload whose ``data:`` prefix was lost.
 
@@ -27,7 +33,7 @@ Nothing we log on purpose is that long without a space (a digest has 64).
 
 
 def redact_text(text: str) -> str:
-    """Return ``text`` without data URLs, query strings, credentials and long base64 runs, at most TEXT_MAX long."""
+    """Return ``text`` without data URLs, query strings, credentials, keys and long base64 runs, at most TEXT_MAX long."""
     # First shorten: the patterns then cost a bounded time whatever is logged. A URL cut in two is still matched from
     # its beginning.
     if len(text) > TEXT_MAX:
@@ -36,6 +42,7 @@ def redact_text(text: str) -> str:
         text = _DATA_URL.sub(f"data:{CUT}", text)
         text = _CREDENTIALS.sub(r"\1", text)
         text = _URL_QUERY.sub(rf"\1?{CUT}", text)
+    text = _KEY.sub(rf"\1{CUT}", text)
     if "?" in text:
         text = _BARE_QUERY.sub(f"?{CUT}", text)
     return _PAYLOAD.sub(CUT, text) if len(text) >= 200 else text

@@ -23,6 +23,11 @@ PAYLOAD = base64.b64encode(bytes(range(256)) * 4).decode()
         ("https://user:secret@example.org/a", "https://example.org/a"),
         ("GET /v1/models?key=secret HTTP/1.1", "GET /v1/models?[cut] HTTP/1.1"),
         ("https://example.org/a.png", "https://example.org/a.png"),
+        ("Authorization: Bearer abc.def-1", "Authorization: Bearer [cut]"),
+        ("Incorrect API key provided: abcd1234. See", "Incorrect API key provided: [cut] See"),
+        ('{"api_key": "abcd", "n": 1}', '{"api_key": "[cut]", "n": 1}'),
+        ("sk-proj-abcd_1234 is wrong", "sk-[cut] is wrong"),
+        ("no key was sent; the api key is missing: risk-free", "no key was sent; the api key is missing: risk-free"),
         ("digest " + "0f" * 32, "digest " + "0f" * 32),
         (f"lost prefix {PAYLOAD}", "lost prefix [cut]"),
     ],
@@ -35,7 +40,14 @@ def test_what_is_cut_and_what_is_kept(text: str, expected: str) -> None:
     before=st.text("ab :?=/&\n", max_size=20),
     secret=st.text("SECRT0123456789", min_size=8, max_size=40),
     shape=st.sampled_from(
-        ["data:image/png;base64,{}", "https://h.example/p?token={}", "/path?token={}", "https://u:{}@h.example/"]
+        [
+            "data:image/png;base64,{}",
+            "https://h.example/p?token={}",
+            "/path?token={}",
+            "https://u:{}@h.example/",
+            "bearer {}",
+            "x-api-key: {}",
+        ]
     ),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

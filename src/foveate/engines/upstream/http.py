@@ -141,6 +141,9 @@ async def refusal(response: aiohttp.ClientResponse, server: ServerConfig) -> Fov
         body = await response.content.read(ANSWER_BYTES_MAX + 1)
     except (aiohttp.ClientError, ConnectionError):
         body = b""
+    if server.api_key:
+        # Some say which key it was that they do not know.
+        body = body.replace(server.api_key.encode(), b"[key]")
     after = response.headers.get("Retry-After", "")
     return told(
         response.status, body, server.name, retry_after=float(after) if after.isdigit() and len(after) < 6 else None
