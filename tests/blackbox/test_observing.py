@@ -1,8 +1,6 @@
-"""One slow request, seen by everything that an operator has: log, waterfall, cost, trace and metrics all name the same stage."""
+"""One slow request in its caller's trace, item by item; what two calls cost, and what the objectives say (each stage: test_slow_stages)."""
 
 from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -34,7 +32,7 @@ def test_everything_names_the_stage_that_was_slow(
     request_id = slow_and_quick(http, web)
     record = server.record(request_id)
     slowest = max(STAGES, key=lambda stage: record.get(f"{stage}_ms") or 0)
-    assert (slowest, record["critical"]) == ("media_fetch", 0)
+    assert slowest == "media_fetch"
     assert len(record["starts_ms"]) == sum(record.get(f"{stage}_ms") is not None for stage in STAGES)
     assert record["starts_ms"] == sorted(record["starts_ms"])
 
@@ -54,7 +52,10 @@ def test_everything_names_the_stage_that_was_slow(
     assert max(stages, key=lambda span: span.end - span.start).name == "media_fetch"
     assert {span.attributes["foveate.process"] for span in stages} == {"gateway", "media", "encoder", "engine"}
     items = {span.attributes["foveate.item"]: span for span in rest if span.name == "item"}
-    assert [items[0].attributes["foveate.critical"], items[1].attributes["foveate.critical"]] == [True, False]
+    # Both waited for the late one; which of them was ready last is chance.
+    assert {index: item.attributes["foveate.critical"] for index, item in items.items()} == {
+        index: index == record["critical"] for index in (0, 1)
+    }
     for logged in record["items"]:
         own = [span for span in stages if span.parent_id == items[logged["index"]].span_id]
         for stage in ("media_decode", "mm_processor", "vision_encode"):
@@ -79,34 +80,3 @@ def test_costs_of_two_calls_and_objectives(http: httpx.Client, server: Server) -
     assert metrics.total("foveate_slo_attainment", modality="text", window="5m") > 0
     assert not metrics.total("foveate_slo_requests_total", modality="multimodal")
     assert metrics.total("foveate_traces_dropped_total") == 0
-
-
-def test_a_long_prompt_is_a_slow_prefill_everywhere(http: httpx.Client, server: Server, collector: Receiver) -> None:
-    before = server.metrics().total("foveate_stage_seconds_sum", stage="llm_prefill", modality="text")
-    reply = http.post(CHAT, json=chat(user("a red circle and a blue star " * 150), max_tokens=2))
-    content(reply)
-    record = server.record(reply.json()["id"])
-    assert max(STAGES, key=lambda stage: record.get(f"{stage}_ms") or 0) == "llm_prefill"
-    assert record["items"] == []
-    shown = CliRunner().invoke(app, ["log", "show", record["id"], "--file", str(server.request_log)]).stdout
-    assert "llm_prefill *" in max(shown.splitlines(), key=lambda row: row.count("█"))
-    spans = eventually("its trace", lambda: collector.trace_of(record["id"]))
-    stages = [span for span in spans if span.name in STAGES]
-    assert max(stages, key=lambda span: span.end - span.start).name == "llm_prefill"
-    assert {span.name for span in spans} <= {"request", "tpot", "admission", "llm_queue", "llm_prefill"}
-    server.wait_idle()
-    after = server.metrics().total("foveate_stage_seconds_sum", stage="llm_prefill", modality="text")
-    assert (after - before) * 1e3 == pytest.approx(record["llm_prefill_ms"], rel=0.5)
-    assert record["engine_token_ms"] >= record["llm_prefill_ms"] / 2
-
-
-def test_a_full_engine_is_a_slow_queue(http: httpx.Client, server: Server, collector: Receiver) -> None:
-    """More answers at once than the batch has rows: those that wait say that they waited for the language model."""
-    question = chat(user("Hello!"), n=8, max_tokens=40, ignore_eos=True)
-    with ThreadPoolExecutor(12) as pool:
-        replies = list(pool.map(lambda _: http.post(CHAT, json=question), range(12)))
-    records = [server.record(reply.json()["id"]) for reply in replies]
-    last = max(records, key=lambda record: record["ttft_ms"])
-    assert max(STAGES, key=lambda stage: last.get(f"{stage}_ms") or 0) == "llm_queue"
-    spans = eventually("its trace", lambda: collector.trace_of(last["id"]))
-    assert max(spans[1:], key=lambda span: (span.name in STAGES, span.end - span.start)).name == "llm_queue"
