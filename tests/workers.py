@@ -19,11 +19,12 @@ from foveate.core.errors import EncodeFailed, MediaCostly, StartupError
 from foveate.core.media import EncodedImage, ImageOptions
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.stages import Span
-from foveate.encoders.messages import CancelEncode, Encode, EncodeBatch, EncodeDone, EncodeRejected, Ping, Pong
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBatch, EncodeDone, EncodeRejected
 from foveate.media.messages import JobFailed, Prepare, TooSmall, Unpack, UnpackDone, WorkerConfig
 from foveate.media.worker import MediaWorker
 from foveate.models.port import ProcessedPicture
 from foveate.runtime.port import Progress, Ready, WorkerContext
+from foveate.runtime.pulse import Ping, Pong
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):

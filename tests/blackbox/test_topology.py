@@ -48,3 +48,42 @@ def test_no_request_fails_when_a_worker_dies_or_hangs(how: signal.Signals, apart
     )
     assert again.pid != before.pid
     assert_well(apart)
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose prompts are prefilled by one process and answered by another; the first stands in for encode workers too."""
+    shared = Server(
+        tmp_path_factory.mktemp("split"), *SMALL, "--topology", "e-p-d", "--encoders", "1", "--engine-hang-seconds", "1"
+    )
+    try:
+        yield shared
+        shared.stop()
+    finally:
+        shared.kill_all()
+
+
+def test_prefill_and_token_decode_apart(split: Server) -> None:
+    body = ask(url_of(one("red", "circle", seed=978)))
+    with split.client() as http:
+        found = http.post(CHAT, json=body)
+    assert content(found) == "A red circle."
+    assert {"llm_queue", "llm_prefill", "vision_encode"} <= {
+        part.partition(";")[0].strip() for part in found.headers["server-timing"].split(",")
+    }
+    assert split.metrics().total("foveate_ttft_seconds_count", modality="multimodal", topology="e-p-d") >= 1
+    assert split.metrics().total("foveate_kv_handed_on_total") >= 1
+    assert split.metrics().total("foveate_kv_handed_on_bytes_total") > 0
+
+
+@pytest.mark.parametrize(("engine", "how"), [(0, signal.SIGKILL), (0, signal.SIGSTOP), (1, signal.SIGSTOP)])
+def test_what_has_no_token_outlives_its_process(engine: int, how: signal.Signals, split: Server) -> None:
+    """A prefill worker costs nobody an answer; a token-decode worker those it had begun."""
+    (before,) = split.titled(f"foveate: engine {engine}")
+    load = under_load(split, lambda: os.kill(before.pid, how))
+    errors = {ended.error["code"] for ended in load.ended if ended.error is not None}
+    assert errors <= (set() if engine == 0 else {"engine_failed"})
+    eventually(
+        "a new engine", lambda: [one for one in split.titled(f"foveate: engine {engine}") if one.pid != before.pid]
+    )
+    assert_well(split)

@@ -96,7 +96,7 @@ def _split(
                 **_given(settings, first + at, say),
             )
         )
-    return SplitFleet(engines, roles, KvRoom(runtime.arena, chosen.kv_bytes_max))
+    return SplitFleet(engines, roles, KvRoom(runtime.arena, chosen.kv_bytes_max), load)
 
 
 def _turn(dealt_cpus: Sequence[tuple[int, ...]], at: int) -> tuple[int, ...]:
@@ -109,6 +109,7 @@ def _given(settings: Settings, index: int, say: Callable[[str], None]) -> dict[s
     return {
         "index": index,
         "start_seconds_max": settings.server.start_seconds_max,
+        "hang_seconds": settings.engine.hang_seconds,
         "on_progress": lambda text: say(f"{named}: {text}"),
         "on_restart": lambda: log.warning("engine %d is back", index),
     }

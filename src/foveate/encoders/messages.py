@@ -7,6 +7,7 @@ import msgspec
 from foveate.core.errors import ErrorRecord
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
+from foveate.runtime.pulse import Ping, Pong
 
 
 class Encode(msgspec.Struct, frozen=True, tag="encode"):
@@ -50,14 +51,6 @@ class EncodeBatch(msgspec.Struct, frozen=True, tag="encode_batch"):
     """Encode these together, as far as their shapes allow: the gateway chose them. Each is answered for itself."""
 
     works: tuple[Encode, ...]
-
-
-class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Answer at once, whatever is being encoded: a process that does not is stopped or stuck."""
-
-
-class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """The answer to a :class:`Ping`."""
 
 
 class EncoderConfig(msgspec.Struct, frozen=True):

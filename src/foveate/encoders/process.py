@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from foveate.encoders.messages import CancelEncode, EncodeBatch, EncoderConfig, EncoderInfo, Ping, Pong
+from foveate.encoders.messages import CancelEncode, EncodeBatch, EncoderConfig, EncoderInfo
 from foveate.encoders.worker import EncoderThread
 from foveate.models.loading import load_vision
 from foveate.runtime.port import Progress, Ready, WorkerContext
+from foveate.runtime.pulse import Ping, Pong
 
 _LOG = logging.getLogger("foveate.encoder")
 

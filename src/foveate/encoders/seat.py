@@ -17,6 +17,7 @@ from foveate.encoders.messages import CancelEncode, EncodeBatch
 from foveate.encoders.ticket import Ticket
 from foveate.observe.load import EncoderLoad
 from foveate.runtime.port import Worker
+from foveate.runtime.pulse import Pulse
 
 FAILURES_MAX = 3
 """Pictures in a row that a worker failed and another then encoded, before it is replaced."""
@@ -47,7 +48,7 @@ class EncoderReport(msgspec.Struct, frozen=True):
 class Seat:
     """One worker at a time. Decides nothing about pictures: :class:`foveate.encoders.pool.EncoderPool` does."""
 
-    def __init__(self, index: int, load: EncoderLoad) -> None:
+    def __init__(self, index: int, load: EncoderLoad, pulse: Pulse) -> None:
         self.index = index
         self.load = load
         self.worker: Worker | None = None
@@ -55,8 +56,7 @@ class Seat:
         self.health = Health()
         self.draining = False
         self.condemned = False
-        self.unanswered = 0
-        """Pings in a row that it has not answered."""
+        self.pulse = pulse
         self.began_at = 0.0
         """When it was given, or got to, the batch that runs."""
         self.deaths = 0
@@ -96,7 +96,7 @@ class Seat:
         """A worker is ready."""
         self.worker, self.version = worker, version
         self.condemned = False
-        self.unanswered = 0
+        self.pulse.answered()
         self.vacant.clear()
         self.health = looked_well(self.health, now())
 

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from typing import Any, Protocol
 
 import msgspec
 
 from foveate.core.errors import FoveateError, StartupError
-from foveate.encoders.messages import EncoderConfig, EncoderInfo, Ping, Pong, WorkerReceives, WorkerSends
+from foveate.encoders.messages import EncoderConfig, EncoderInfo, WorkerReceives, WorkerSends
 from foveate.encoders.seat import Seat
 from foveate.encoders.ticket import Ticket
 from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
+from foveate.runtime.pulse import TICK_SECONDS, Pong, Pulse
 
 logger = logging.getLogger(__name__)
 
-_TICK_SECONDS = 0.25
 _BACKOFF_SECONDS = 0.05
 _BACKOFF_SECONDS_MAX = 5.0
 
@@ -70,7 +69,10 @@ class Workers:
     """The seats and what keeps them taken. Owned by the event loop."""
 
     def __init__(self, runtime: Runtime, config: PoolConfig, told: Watcher, load: Load) -> None:
-        self.seats = [Seat(config.first_index + place, load.encoder()) for place in range(config.workers)]
+        self.seats = [
+            Seat(config.first_index + place, load.encoder(), Pulse(config.hang_seconds))
+            for place in range(config.workers)
+        ]
         self.stopped = False
         self._runtime = runtime
         self._config = config
@@ -167,26 +169,22 @@ class Workers:
                 logger.error("encode worker %d did not start again: %s", seat.index, error)
 
     async def _watch(self) -> None:
-        """Kill workers that are stuck. Counted in pings, not by the clock: time in which this process stood still proves nothing."""
-        unanswered_max = math.ceil(self._config.hang_seconds / _TICK_SECONDS)
+        """Kill workers that are stuck."""
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(TICK_SECONDS)
             for seat in self.seats:
                 if seat.worker is None or seat.condemned:
                     continue
-                if seat.unanswered >= unanswered_max:
-                    self.condemn(seat, f"it has answered nothing for {seat.unanswered * _TICK_SECONDS:g} s")
-                elif seat.running_seconds > self._config.batch_seconds_max:
+                if seat.running_seconds > self._config.batch_seconds_max:
                     self.condemn(seat, f"it has had one batch for {seat.running_seconds:.1f} s")
-                else:
-                    seat.unanswered += 1
-                    seat.worker.send(Ping())
+                elif not seat.pulse.ask(seat.worker):
+                    self.condemn(seat, f"it has answered nothing for {seat.pulse.silent_seconds:g} s")
 
     def _received(self, seat: Seat, worker: Worker, message: Any) -> None:
         if isinstance(message, Progress):
             logger.debug("encode worker %d: %s", seat.index, message.text)
         elif seat.worker is worker:
-            seat.unanswered = 0
+            seat.pulse.answered()
             if not isinstance(message, Pong):
                 self._told.said(seat, message)
 

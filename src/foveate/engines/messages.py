@@ -6,6 +6,7 @@ import msgspec
 
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
+from foveate.runtime.pulse import Ping, Pong
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
@@ -27,5 +28,5 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
     request_id: str
 
 
-Receives = Generate | Cancel | Encode | CancelEncode
-Sends = TokenEvent | FinishEvent | FailEvent | Cancelled | EncodeBegun | EncodeDone | EncodeRejected
+Receives = Generate | Cancel | Encode | CancelEncode | Ping
+Sends = TokenEvent | FinishEvent | FailEvent | Cancelled | EncodeBegun | EncodeDone | EncodeRejected | Pong

@@ -35,6 +35,7 @@ from foveate.engines.messages import Cancel, Cancelled, Generate, Receives, Send
 from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent, FinishEvent, Form
 from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
+from foveate.runtime.pulse import TICK_SECONDS, Pong, Pulse
 
 _LOG = logging.getLogger("foveate.engine")
 
@@ -106,11 +107,12 @@ class ProcessEngine:
         cpus: tuple[int, ...] = (),
         index: int = 0,
         start_seconds_max: float,
+        hang_seconds: float = 5.0,
         on_progress: Callable[[str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         load: Load | None = None,
     ) -> None:
-        """``index`` is in the process's name.
+        """``index`` is in the process's name. A process that answers nothing for ``hang_seconds`` is killed and replaced.
 
         ``on_progress`` gets lines on what is loading; ``on_restart`` is called each time a restarted process is
         ready; ``load`` is told what waits and what runs."""
@@ -126,6 +128,8 @@ class ProcessEngine:
             cpus=cpus,
         )
         self._start_seconds_max = start_seconds_max
+        self._pulse = Pulse(hang_seconds)
+        self._watching: asyncio.Task[None] | None = None
         self._on_progress = on_progress
         self._on_restart = on_restart
         self._worker: Worker | None = None
@@ -175,14 +179,19 @@ class ProcessEngine:
         self._info = msgspec.convert(ready.info, EngineInfo)
         if worker.alive:
             self._ready_since = now()
+            self._pulse.answered()
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch engine")
 
     async def stop(self, *, seconds_max: float) -> None:
         """See the port. Whatever is still open fails."""
         self._stopping = True
         self._ready_since = None
-        if self._restarting is not None:
-            self._restarting.cancel()
-            await asyncio.wait({self._restarting})
+        tasks = [task for task in (self._restarting, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         if self._worker is not None:
             await self._worker.stop(seconds_max=seconds_max)
         self._end_open("the engine was stopped")
@@ -201,6 +210,14 @@ class ProcessEngine:
         _LOG.error("%s ended; restarting it in %.1f s", self._spec.title, self._back_off_seconds)
         if self._restarting is None or self._restarting.done():
             self._restarting = asyncio.get_running_loop().create_task(self._restart(), name="restart engine")
+
+    async def _watch(self) -> None:
+        """Kill the process when it hangs; what follows is what follows any death."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self.ready and self._worker is not None and not self._pulse.ask(self._worker):
+                _LOG.error("%s has answered nothing for %g s: killed", self._spec.title, self._pulse.silent_seconds)
+                self._worker.kill()
 
     async def _restart(self) -> None:
         while not self.ready:
@@ -228,7 +245,10 @@ class ProcessEngine:
     # -------------------------------------------------------------------------------------------------------- messages
 
     def _receive(self, message: Any) -> None:
+        self._pulse.answered()
         match message:
+            case Pong():
+                pass
             case EncodeBegun():
                 self._encoder_load.began(message.job_ids)
             case EncodeDone():

@@ -108,6 +108,12 @@ class Load:
             busy += 0.0 if since is None else now - max(since, first * _CELL_SECONDS)
         return busy / window
 
+    def handed_on(self, size: int) -> None:
+        """A prompt's K/V of ``size`` bytes lie ready for the process that draws its tokens."""
+        if self._metrics is not None:
+            self._metrics.count("foveate_kv_handed_on_total")
+            self._metrics.count("foveate_kv_handed_on_bytes_total", amount=size)
+
     def media_waited(self, seconds: float) -> None:
         """A job waited so long for a media worker."""
         if self._metrics is not None:

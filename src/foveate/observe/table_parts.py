@@ -53,6 +53,7 @@ def _encoders() -> list[Metric]:
     of = Label("engine", settings="engine.count")
     batch = "Pictures that were encoded together, one observation a batch."
     busy = "Time in which an encoder had a batch, of all encoders; its rate is how many of them are busy."
+    handed = "Prompts that one process prefilled for another to go on with (topology e-p-d)."
     share = "Encoders busy on average over the last minute: 1 is one that never paused."
     waiting = "Requests that the language model has and that have no token yet: queue(LLM), those in prefill included."
     return [
@@ -68,6 +69,8 @@ def _encoders() -> list[Metric]:
         _read(
             engine, "engine_restarts_total", "counter", "Times that it was replaced, in every version of the model.", of
         ),
+        Metric(engine, "foveate_kv_handed_on_total", "counter", handed),
+        Metric(engine, "foveate_kv_handed_on_bytes_total", "counter", "Bytes of their K/V and logits."),
         _read(engine, "llm_waiting", "gauge", waiting),
         _read(engine, "llm_running", "gauge", "Requests whose tokens the language model draws."),
     ]

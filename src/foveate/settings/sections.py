@@ -82,6 +82,9 @@ class EngineSettings(Section):
     encoder_batch_tokens_max: int = setting(
         16384, "Visual tokens of pictures encoded together; a single picture may have more.", low=1
     )
+    hang_seconds: float = setting(
+        5.0, "How long an engine process may answer nothing at all before it is killed and replaced.", low=0.5, high=600
+    )
     restart_wait_seconds: float | None = setting(
         None, "How long a request without a token waits for an engine that restarts. Default: 4, with vLLM 30.", low=0,
         high=600,

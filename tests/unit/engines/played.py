@@ -13,6 +13,7 @@ from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot, TensorBundle
 from foveate.engines.port import EngineInfo
 from foveate.runtime.port import Progress, Ready, WorkerSpec
+from foveate.runtime.pulse import Ping, Pong
 
 INFO = EngineInfo("model", "version", 64, 1000, picture_token_id=7)
 BUNDLE = TensorBundle(Slot(0, 64), (), 0)
@@ -28,6 +29,7 @@ class FakeWorker:
         self.fails = fails
         self.info = info
         self.alive = False
+        self.hangs = False
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
         self.say: Callable[[Any], None] = lambda message: None
         self._on_exit: Callable[[], None] = lambda: None
@@ -43,7 +45,10 @@ class FakeWorker:
         return Ready(msgspec.to_builtins(self.info))
 
     def send(self, message: Any) -> None:
-        if self.alive:
+        if isinstance(message, Ping):
+            if not self.hangs:
+                self.say(Pong())
+        elif self.alive:
             self.sent.put_nowait(message)
 
     def kill(self) -> None:

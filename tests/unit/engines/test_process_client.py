@@ -13,6 +13,7 @@ from foveate.core.clock import now
 from foveate.core.errors import (
     DeadlineExceeded,
     EncodeFailed,
+    EngineDied,
     EngineFailed,
     EngineUnavailable,
     QueueFull,
@@ -157,6 +158,18 @@ async def test_failures_are_raised(bench: Bench) -> None:
     with pytest.raises(QueueFull, match="full"):
         await waiting
     assert bench.worker.sent.empty()
+
+
+async def test_a_process_that_answers_nothing_is_killed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_client, "TICK_SECONDS", 0.002)
+    _, waiting = await bench.generating()
+    await asyncio.sleep(0.6)
+    assert not waiting.done(), "it answers pings, whatever else it does"
+    bench.worker.hangs = True
+    with pytest.raises(EngineDied):
+        await waiting
+    await asyncio.wait_for(bench.restarted.wait(), 5)
+    assert bench.engine.ready
 
 
 async def test_an_id_is_open_once(bench: Bench) -> None:

@@ -56,6 +56,7 @@ class EmbeddedEngine(ProcessEngine):
         worker = self._usable_worker()
         worker.send(Prefill(work, submitted_at, out))
         self._prefilling[request_id], self._lent[request_id] = result, free.set
+        self._load.llm_waiting += 1
         try:
             done, _ = await asyncio.wait({result}, timeout=max(0.0, work.deadline - now()))
             if not done:
@@ -67,6 +68,7 @@ class EmbeddedEngine(ProcessEngine):
             try:
                 await _surely(free)
             finally:
+                self._load.llm_waiting -= 1
                 del self._prefilling[request_id]
 
     async def go_on(self, message: TokenDecode, *, on_free: Callable[[], None]) -> AsyncGenerator[EngineEvent, None]:

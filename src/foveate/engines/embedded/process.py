@@ -29,6 +29,7 @@ from foveate.engines.port import EngineInfo
 from foveate.models.loading import EncoderFacts, load_language, load_vision_and_language
 from foveate.models.port import LanguageModel, VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
+from foveate.runtime.pulse import Ping, Pong
 
 _LOG = logging.getLogger("foveate.engine")
 
@@ -75,7 +76,10 @@ def main(context: WorkerContext) -> None:
     context.send(Ready(msgspec.to_builtins(info)))
     try:
         while (message := context.receive()) is not None:
-            dispatch(message, loop, encoder)
+            if isinstance(message, Ping):
+                context.send(Pong())
+            else:
+                dispatch(message, loop, encoder)
     finally:
         loop.close(_CLOSE_SECONDS)
         if encoder is not None:

@@ -21,6 +21,7 @@ from foveate.engines.embedded.messages import Prefilled, TokenDecode
 from foveate.engines.fleet import Fleet, Member
 from foveate.engines.port import EngineEvent, EngineWork
 from foveate.engines.prompt_chain import chain
+from foveate.observe.load import Load
 
 Role = Literal["p", "d"]
 
@@ -28,15 +29,14 @@ Role = Literal["p", "d"]
 class SplitFleet(Fleet):
     """Implements :class:`foveate.engines.port.Engine` over processes with roles."""
 
-    def __init__(self, engines: Sequence[EmbeddedEngine], roles: Sequence[Role], room: KvRoom) -> None:
-        """``roles``: one for each engine. ``room`` is where prompts lie in between."""
+    def __init__(
+        self, engines: Sequence[EmbeddedEngine], roles: Sequence[Role], room: KvRoom, load: Load | None = None
+    ) -> None:
+        """``roles``: one for each engine. ``room`` is where prompts lie in between. ``load`` is told what waits and what went over."""
         super().__init__(engines)
         self._room = room
         self._roles = dict(zip(self._members, roles, strict=True))
-        self.handed_on = 0
-        """Prompts that went from one process to another, and"""
-        self.handed_bytes = 0
-        """what their K/V took."""
+        self._load = load or Load()
 
     async def start(self) -> None:
         """See the port."""
@@ -76,11 +76,14 @@ class SplitFleet(Fleet):
         asked = now()
         info = self.info
         size = info.kv_bytes_per_token * len(work.token_ids) + info.kv_bytes_fixed
-        room = await self._room.take(size, deadline=work.deadline)
+        self._load.llm_waiting += 1
+        try:
+            room = await self._room.take(size, deadline=work.deadline)
+        finally:
+            self._load.llm_waiting -= 1
         try:
             prefilled = await self._prefill(work, room, asked)
-            self.handed_on += 1
-            self.handed_bytes += prefilled.kv.used
+            self._load.handed_on(prefilled.kv.used)
             async with aclosing(self._go_on(TokenDecode(work, asked, prefilled), room)) as events:
                 async for event in events:
                     yield event

@@ -28,6 +28,7 @@ from foveate.engines.vllm.versions import check_interfaces, check_version
 from foveate.models.loading import load_vision
 from foveate.models.port import VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
+from foveate.runtime.pulse import Ping, Pong
 
 _LOG = logging.getLogger("foveate.engine")
 
@@ -130,6 +131,8 @@ async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread | N
     def read() -> None:
         while (message := context.receive()) is not None:
             match message:
+                case Ping():
+                    context.send(Pong())
                 case Generate():
                     hand_over(host.submit, message)
                 case Cancel():
