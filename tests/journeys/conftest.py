@@ -16,6 +16,7 @@ async def service() -> AsyncIterator[Journey]:
         "fetch.http_allowed": "true",
         "fetch.private_networks": "127.0.0.0/8",
         "media.workers": "2",
+        "media.client_embeddings": "true",
         "engine.threads": "1",
     }
     async with journey(load(flags), say=lambda text: None) as built:

@@ -17,6 +17,8 @@ from foveate.api.schema import (
     ChatRequest,
     CompletionRequest,
     ImageContent,
+    ImageEmbeds,
+    ImageEmbedsContent,
     ImageUrl,
     InputVideo,
     InputVideoContent,
@@ -33,7 +35,7 @@ from foveate.api.schema_generation import Generation, StreamOptions
 from foveate.core.budget import Caller
 from foveate.core.errors import InvalidParameter, ModelNotFound
 from foveate.core.limits import SCHEME_CHARACTERS_MAX
-from foveate.core.media import Detail, ProcessorOptions
+from foveate.core.media import Detail, EmbedsRef, ProcessorOptions
 from foveate.core.request import ImagePart, Part, Request, TextPart, Turn, VideoPart
 
 _COMPLETION_TOKENS_DEFAULT: Final = 16
@@ -179,11 +181,32 @@ class _Turns:
             if isinstance(part, TextContent):
                 parts.append(TextPart(part.text))
                 continue
-            parts.append(
-                self._image(part, where, index) if isinstance(part, ImageContent) else self._clip(part, where, index)
-            )
+            parts.append(self._medium(part, where, index))
             self._media += 1
         return tuple(parts)
+
+    def _medium(
+        self, part: ImageContent | VideoContent | InputVideoContent | ImageEmbedsContent, where: str, index: int
+    ) -> ImagePart | VideoPart:
+        if isinstance(part, ImageContent):
+            return self._image(part, where, index)
+        return (
+            self._embeds(part, where, index) if isinstance(part, ImageEmbedsContent) else self._clip(part, where, index)
+        )
+
+    def _embeds(self, part: ImageEmbedsContent, where: str, index: int) -> ImagePart:
+        grid: tuple[int, ...] | str = ()
+        param = f"{where}.image_embeds"
+        data = part.image_embeds
+        if isinstance(data, ImageEmbeds):
+            parameters.check_extras(data.model_extra, {}, own=ImageEmbeds.model_fields, at=f"{param}.")
+            given = data.image_grid_thw
+            grid = () if given is None else given if isinstance(given, str) else tuple(given)
+            data = data.image_embeds
+            param += ".image_embeds"
+        return ImagePart(
+            self._media, param, EmbedsRef(self._references.data(data, param, index, part.uuid), grid), uuid=part.uuid
+        )
 
     def _image(self, part: ImageContent, where: str, index: int) -> ImagePart:
         detail: Detail = "auto"

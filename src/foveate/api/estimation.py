@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from foveate.api.body import Body
@@ -12,7 +10,7 @@ from foveate.api.exchange import Exchange
 from foveate.api.replies import AdjustmentReply, adjustment_replies
 from foveate.api.wire import Wire
 from foveate.core.request import Request
-from foveate.journey.port import Estimate, ItemEstimate
+from foveate.journey.port import Estimate, ItemEstimate, ItemKind
 
 
 class ItemReply(msgspec.Struct, frozen=True):
@@ -23,7 +21,7 @@ class ItemReply(msgspec.Struct, frozen=True):
 
     part: int
     param: str
-    kind: Literal["image", "video"]
+    kind: ItemKind
     bytes: int | None
     width: int | None
     height: int | None

@@ -9,7 +9,8 @@ from typing import Final
 
 from foveate.api.invalid import refused_at
 from foveate.core.errors import DataUrlInvalid, UrlInvalid, UrlRefused
-from foveate.core.media import DataRef, InlineRef, MediaRef, NamedRef, UrlRef
+from foveate.core.limits import SCHEME_CHARACTERS_MAX
+from foveate.core.media import DataRef, EmbedsRef, InlineRef, MediaRef, NamedRef, UrlRef
 
 _SCHEME: Final = re.compile(r"^\s*([A-Za-z][A-Za-z0-9+.-]*):")
 _BASE64_START: Final = re.compile(r"^[A-Za-z0-9+/_-]{32}")
@@ -50,6 +51,15 @@ class References:
                 f"{param} looks like bare base64; write data:{kind};base64, before it.", param=param, part=index
             )
         raise UrlInvalid(f"{param} is not a URL: it has no scheme.", param=param, part=index)
+
+    def data(self, text: str | None, param: str, index: int, uuid: str | None) -> DataRef | InlineRef | NamedRef:
+        """Return what base64 in the body refers to, with or without ``data:`` before it. Raises as :meth:`of`."""
+        if text is not None and ":" not in text[:SCHEME_CHARACTERS_MAX]:
+            text = f"data:;base64,{text}"
+        found = self.of(text, param, index, uuid)
+        if isinstance(found, UrlRef | EmbedsRef):
+            raise UrlInvalid(f"{param} is base64, not a URL.", param=param, part=index)
+        return found
 
     def _inline_reference(self, url: str, param: str, index: int) -> InlineRef:
         """Each picture that was taken out of the body stands for itself once; any other ``inline:`` was written by the

@@ -21,6 +21,9 @@ PARTS_MAX: Final = 2048
 UUID_CHARACTERS_MAX: Final = 256
 
 
+PART_TYPES: Final = ("text", "image_url", "video_url", "input_video", "image_embeds")
+
+
 def _string_or_object(value: Any) -> str | None:
     if isinstance(value, str):
         return "$string"
@@ -29,7 +32,7 @@ def _string_or_object(value: Any) -> str | None:
 
 def _part_type(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return f"{TAG_MARK}{kind}" if kind in ("text", "image_url", "video_url", "input_video") else None
+    return f"{TAG_MARK}{kind}" if kind in PART_TYPES else None
 
 
 def _allowed(value: Any) -> Any:
@@ -148,6 +151,42 @@ class InputVideoContent(Open):
     uuid: Uuid = None
 
 
+class ImageEmbeds(Open):
+    """A picture's embeddings with the grid of patches that they were made of, for models that have one."""
+
+    image_embeds: str = Field(min_length=1, description="Base64 of a `torch.save` or `.npy` file: [rows, width].")
+    image_grid_thw: (
+        Annotated[
+            Annotated[list[Whole], Field(min_length=3, max_length=3), Tag("$list")]
+            | Annotated[str, Field(min_length=1, max_length=8192), Tag("$string")],
+            Discriminator(
+                string_or_list,
+                custom_error_type="shape",
+                custom_error_message="should be [1, height, width], or base64",
+            ),
+        ]
+        | None
+    ) = Field(None, description="`[1, height, width]` in patches, or base64 of a tensor of these.")
+
+
+class ImageEmbedsContent(Open):
+    """A picture's embeddings that the client computed itself, in place of the picture. Only where `media.client_embeddings` allows it."""
+
+    type: Literal["image_embeds"]
+    image_embeds: (
+        Annotated[
+            Annotated[ImageEmbeds, Tag("$object")] | Annotated[str, Field(min_length=1), Tag("$string")],
+            Discriminator(
+                _string_or_object,
+                custom_error_type="shape",
+                custom_error_message="should be base64, or an object with image_embeds and image_grid_thw",
+            ),
+        ]
+        | None
+    ) = None
+    uuid: Uuid = None
+
+
 class MediaIo(Open):
     """vLLM's place for what concerns all media of a request. What a part says itself counts before it."""
 
@@ -180,11 +219,12 @@ Content = Annotated[
                 Annotated[TextContent, Tag("$text")]
                 | Annotated[ImageContent, Tag("$image_url")]
                 | Annotated[VideoContent, Tag("$video_url")]
-                | Annotated[InputVideoContent, Tag("$input_video")],
+                | Annotated[InputVideoContent, Tag("$input_video")]
+                | Annotated[ImageEmbedsContent, Tag("$image_embeds")],
                 Discriminator(
                     _part_type,
                     custom_error_type="shape",
-                    custom_error_message="should be an object whose type is text, image_url, video_url or input_video",
+                    custom_error_message="should be an object whose type is text, image_url, video_url, input_video or image_embeds",
                 ),
             ]
         ],

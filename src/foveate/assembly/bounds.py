@@ -67,6 +67,7 @@ def limits(settings: Settings) -> Limits:
         answer_tokens_default=settings.limits.answer_tokens_default,
         pictures=Accepted(settings.media.formats, settings.media.animation_frames_max),
         decode_pixels_max=settings.media.decode_pixels_max,
+        client_embeddings=settings.media.client_embeddings,
         caches_per_tenant=settings.cache.scope == "per_tenant",
     )
 

@@ -14,10 +14,11 @@ from foveate.settings import Settings
 def reference_of(
     settings: Settings, files: ModelFiles, engine: Engine, *, runtime: LocalRuntime, number: int
 ) -> ReferenceProcess | None:
-    """Return it, not started; None where nothing is compared at the start: the embedded engine computes as transformers does, and where
-    pictures go in as pixels there is no path of ours that could differ.
+    """Return it, not started; None where nothing is compared at the start: the embedded engine with its own encoder computes as transformers
+    does, and where pictures go in as pixels there is no path of ours that could differ.
     """
-    if not settings.engine.self_check or settings.engine.kind != "vllm" or "embeddings" not in engine.accepts:
+    split = settings.engine.kind == "vllm" or settings.topology.kind != "agg"
+    if not settings.engine.self_check or not split or "embeddings" not in engine.accepts:
         return None
     return ReferenceProcess(
         runtime, ReferenceConfig(files.directory), index=number, threads=settings.engine.threads or spare_cores()

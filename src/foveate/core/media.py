@@ -36,7 +36,21 @@ class NamedRef(msgspec.Struct, frozen=True, tag="named"):
     name: str
 
 
-MediaRef = UrlRef | DataRef | InlineRef | NamedRef
+class EmbedsRef(msgspec.Struct, frozen=True, tag="embeds"):
+    """A picture's embeddings, which the client computed itself, in place of the picture: where their bytes come from, and their grid (three
+    numbers, base64 of a tensor of them, or empty where the model has none).
+    """
+
+    source: DataRef | InlineRef | NamedRef
+    grid: tuple[int, ...] | str = ()
+
+
+MediaRef = UrlRef | DataRef | InlineRef | NamedRef | EmbedsRef
+
+
+def brought(ref: MediaRef) -> UrlRef | DataRef | InlineRef | NamedRef:
+    """Return where the bytes come from."""
+    return ref.source if isinstance(ref, EmbedsRef) else ref
 
 
 class Blob(msgspec.Struct, frozen=True):

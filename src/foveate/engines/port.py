@@ -188,7 +188,8 @@ class RelayEvent(msgspec.Struct, frozen=True):
 class EngineInfo(msgspec.Struct, frozen=True):
     """What an engine says of itself once it is ready.
 
-    ``embedding_bytes_per_row`` counts one embedding row with all its DeepStack levels, in the encoder's dtype. A prefilled prompt takes
+    ``embedding_bytes_per_row`` counts one embedding row with all its DeepStack levels, in the encoder's dtype, ``embedding_dtype``;
+    ``embedding_levels`` counts the main one too. A prefilled prompt takes
     ``kv_bytes_per_token`` for each of its tokens, and ``kv_bytes_fixed`` once; 0 where the engine hands none on.
     """
 
@@ -200,6 +201,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     kv_bytes_fixed: int = 0
     picture_token_id: int = -1
     """The id that stands in a prompt for each row of a picture; -1: none does."""
+    embedding_dtype: str = "float32"
+    embedding_levels: int = 1
 
 
 class EngineReport(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -25,13 +24,14 @@ from foveate.core.errors import (
     TooManyImages,
     TooManyVideos,
 )
-from foveate.core.media import UrlRef
+from foveate.core.media import EmbedsRef, UrlRef
 from foveate.core.request import ImagePart, MediaPart, VideoPart
 from foveate.decisions.budget import PARTS_MAX, Shape, shape_refusals
 from foveate.journey import begin_media, take_steps
 from foveate.journey.choose import choose
+from foveate.journey.given import judge_given
 from foveate.journey.job import Item, Job
-from foveate.journey.port import Estimate, ItemEstimate
+from foveate.journey.port import Estimate, ItemEstimate, ItemKind
 from foveate.journey.recall import judge_held
 from foveate.journey.s1_admit import (
     count_in,
@@ -83,7 +83,14 @@ class Refusals:
 async def estimate(job: Job, tools: Tools) -> Estimate:
     """Price a request. Raises only what is no refusal: cancellation, and failures of the server itself."""
     refusals = Refusals()
-    refusals.check((lambda: judge_pictures(job), lambda: judge_videos(job), lambda: read_options(job, tools)))
+    refusals.check(
+        (
+            lambda: judge_pictures(job),
+            lambda: judge_videos(job),
+            lambda: judge_given(job, tools),
+            lambda: read_options(job, tools),
+        )
+    )
     if job.request.document is None:
         refusals.check((lambda: judge_parameters(job),))
         with refusals.collected():
@@ -222,7 +229,12 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
     items = tuple(
         _item(part, under_way.get(part.index), failed.get(part.index), job, tools) for part in job.request.media
     )
-    known = [key for item in job.items if item.estimate is not None for key in encoder_keys(item, job, tools)]
+    known = [
+        key
+        for item in job.items
+        if item.estimate is not None and item.given is None
+        for key in encoder_keys(item, job, tools)
+    ]
     counts = job.ledger.counts
     return Estimate(
         admitted=not refusals,
@@ -242,9 +254,13 @@ def _estimate(job: Job, tools: Tools, refusals: list[FoveateError], failed: dict
 
 
 def _item(part: MediaPart, item: Item | None, error: FoveateError | None, job: Job, tools: Tools) -> ItemEstimate:
-    kind: Literal["image", "video"] = "video" if isinstance(part, VideoPart) else "image"
+    kind: ItemKind = "video" if isinstance(part, VideoPart) else "image"
+    if isinstance(part.ref, EmbedsRef):
+        kind = "image_embeds"
     told = ItemEstimate(part.index, part.param, kind, error=None if error is None else error.record())
     told = replace(told, bytes=_size(part, item, error), media_cached=item is not None and item.source != "origin")
+    if item is not None and item.given is not None:
+        return replace(told, visual_tokens=item.given.rows)
     if item is None or item.header is None:
         return told
     told = replace(told, width=item.header.width, height=item.header.height, pixels=item.header.pixels * item.pictures)

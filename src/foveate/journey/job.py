@@ -10,7 +10,7 @@ from foveate.caches.encoder import EncoderEntry
 from foveate.caches.media import Source
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.budget import Adjustment, Budget
-from foveate.core.media import Blob, FramePick, ImageHeader, ImageOptions, InlineRef, VideoHeader
+from foveate.core.media import Blob, FramePick, ImageHeader, ImageOptions, InlineRef, VideoHeader, brought
 from foveate.core.memory import Slot
 from foveate.core.request import MediaPart, Request
 from foveate.core.stages import Span
@@ -96,12 +96,23 @@ class Film:
         return [None] * len(self.encoded) or [pick.seconds for pick in self.picks]
 
 
+@dataclass(frozen=True)
+class Given:
+    """A client's own embeddings: as many rows, and what the prompt needs to know of them."""
+
+    rows: int
+    replacement: str
+    meta: dict[str, list[int]]
+
+
 @dataclass
 class Item:
     """One picture or video under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there.
 
     A video has a ``film`` instead, and for each of its frames an item of its own in ``frames``, shown at ``moment``; its ``header``,
     ``shape`` and ``estimate`` are those of one frame.
+
+    A client's own embeddings are ``given`` instead, and have no header and no shape.
 
     ``repeats`` tells that an earlier item of the request has the same content, ``counted`` that the totals include it. ``shape`` is the
     size that the model gets to see: the header's, or what the budget scales it down to. A medium that is named instead of sent is
@@ -130,6 +141,7 @@ class Item:
     film: Film | None = None
     frames: list[Item] = field(default_factory=list)
     moment: float | None = None
+    given: Given | None = None
 
     @property
     def pictures(self) -> int:
@@ -231,9 +243,9 @@ class Job:
 
     def _came(self, item: Item) -> Blob | None:
         """Return what came with an unpacked body for an item that has not been given it yet."""
-        if self.unpacked is None or not isinstance(item.part.ref, InlineRef):
+        if self.unpacked is None or not isinstance(ref := brought(item.part.ref), InlineRef):
             return None
-        found = self.unpacked.blobs[item.part.ref.index]
+        found = self.unpacked.blobs[ref.index]
         return found if isinstance(found, Blob) else None
 
     def release(self) -> None:

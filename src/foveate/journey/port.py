@@ -96,6 +96,9 @@ class Terms(msgspec.Struct, frozen=True):
     not_enforced: tuple[str, ...] = ()
 
 
+ItemKind = Literal["image", "video", "image_embeds"]
+
+
 class ItemEstimate(msgspec.Struct, frozen=True):
     """One medium's price. What is not known, because of ``error``, is None. ``processor_cached`` and
     ``encoder_cached``: that cache holds it now; ``media_cached``: its bytes came out of the media cache.
@@ -103,7 +106,7 @@ class ItemEstimate(msgspec.Struct, frozen=True):
 
     part: int
     param: str
-    kind: Literal["image", "video"]
+    kind: ItemKind
     bytes: int | None = None
     width: int | None = None
     height: int | None = None

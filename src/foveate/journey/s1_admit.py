@@ -19,12 +19,13 @@ from foveate.core.errors import (
     PromptTooLong,
     UnsupportedParameter,
 )
-from foveate.core.media import InlineRef
+from foveate.core.media import InlineRef, brought
 from foveate.core.request import MediaPart, Truncation
 from foveate.core.stages import Span
 from foveate.core.tool_use import AUTO_FEATURE
 from foveate.decisions import budget
 from foveate.decisions.budget import CONTEXT_LIMIT
+from foveate.journey.given import judge_given
 from foveate.journey.job import Job
 from foveate.journey.tools import Tools
 
@@ -36,6 +37,7 @@ async def admit(job: Job, tools: Tools) -> None:
     """
     judge_parameters(job)
     judge_parts(job)
+    judge_given(job, tools)
     read_options(job, tools)
     count_in(job, tools)
     await read_prompt(job, tools)
@@ -159,8 +161,9 @@ async def take_place(job: Job, tools: Tools) -> None:
 
 def _named(part: MediaPart, job: Job) -> object:
     """Return what tells this medium from others before it is fetched: its content where that is here already, else its URL."""
-    if isinstance(part.ref, InlineRef) and job.unpacked is not None:
-        blob = job.unpacked.blobs[part.ref.index]
+    ref = brought(part.ref)
+    if isinstance(ref, InlineRef) and job.unpacked is not None:
+        blob = job.unpacked.blobs[ref.index]
         return part.ref if isinstance(blob, ErrorRecord) else blob.digest
     return part.ref
 

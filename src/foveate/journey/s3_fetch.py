@@ -23,10 +23,11 @@ from foveate.core.errors import (
     UrlInvalid,
     UrlRefused,
 )
-from foveate.core.media import Blob, DataRef, InlineRef, NamedRef
+from foveate.core.media import Blob, DataRef, EmbedsRef, InlineRef, NamedRef, brought
 from foveate.core.stages import Span
 from foveate.decisions.budget import judge_item_bytes
 from foveate.journey.arena_sink import ArenaSink
+from foveate.journey.given import name_given
 from foveate.journey.holds import Lease, SlotHold
 from foveate.journey.in_flight import NoRoom, Transfer
 from foveate.journey.job import Got, Item, Job, Wanted
@@ -54,7 +55,7 @@ async def fetch(item: Item, job: Job, tools: Tools) -> None:
 
     Raises MediaNotHeld, DataUrlInvalid, MediaTooLarge, FetchRejected, FetchFailed, FetchTimeout, ArenaFull, HouseFull.
     """
-    reference = item.part.ref
+    reference = brought(item.part.ref)
     try:
         if isinstance(reference, InlineRef):
             _take_inline(item, job, reference)
@@ -71,6 +72,8 @@ async def fetch(item: Item, job: Job, tools: Tools) -> None:
     finally:
         job.ledger.counts.fetch_seconds = now() - job.fetching_since
     assert item.blob is not None
+    if isinstance(item.part.ref, EmbedsRef):
+        name_given(item)
     _share_bytes(item, job)
     counts = job.ledger.counts
     counts.largest_item_bytes = max(counts.largest_item_bytes, item.blob.size)

@@ -9,12 +9,13 @@ import msgspec
 
 from foveate.core.budget import Adjustment
 from foveate.core.clock import now
-from foveate.core.media import ImageHeader
+from foveate.core.media import EmbedsRef, ImageHeader
 from foveate.core.request import VideoPart
 from foveate.core.stages import Span
 from foveate.decisions.budget import Shape, judge_shape
 from foveate.journey.film import open_film
 from foveate.journey.film_whole import look_at_film
+from foveate.journey.given import look_at_given
 from foveate.journey.job import Item, Job
 from foveate.journey.tools import Tools
 from foveate.media.probe import probe as read_header
@@ -26,6 +27,9 @@ async def probe(item: Item, job: Job, tools: Tools) -> None:
     Raises MediaUnsupported, MediaUndecodable, TooManyFrames, VideoTooLong, ImageTooLarge, ImageShapeRefused.
     """
     assert item.blob is not None
+    if isinstance(item.part.ref, EmbedsRef):
+        await look_at_given(item, job, tools)
+        return
     if isinstance(item.part, VideoPart):
         look = open_film if job.request.document is None else look_at_film
         item.header, since = await look(item, job, tools)

@@ -110,7 +110,10 @@ def charges(job: Job) -> tuple[Check, ...]:
 async def fit_tokens(job: Job, tools: Tools) -> None:
     """Shrink pictures, the largest first, until their tokens are within the tier's limit, where it is on ``fit`` and can be met so."""
     job.adjustments.sort(key=lambda change: change.part)
-    counts, items = job.ledger.counts, [item for item in job.items if item.estimate is not None]
+    counts, items = (
+        job.ledger.counts,
+        [item for item in job.items if item.estimate is not None and item.shape is not None],
+    )
     if counts.visual_tokens <= job.budget.max_visual_tokens or not job.budget.fits(TOKENS):
         return
 
@@ -118,14 +121,18 @@ async def fit_tokens(job: Job, tools: Tools) -> None:
         item = items[index]
         return job.serving.prompt_side.estimate(shape.width, shape.height, item.options).tokens * item.pictures
 
+    # What a client's own embeddings cost cannot be made less.
+    fixed = sum(item.given.rows for item in job.items if item.given is not None)
     shapes = [item.shape for item in items if item.shape is not None]
     # In a thread: a price can take a millisecond, and this asks for dozens.
-    fitted = await asyncio.to_thread(budget.fit_tokens, shapes, cost, job.budget.max_visual_tokens)
+    fitted = await asyncio.to_thread(budget.fit_tokens, shapes, cost, job.budget.max_visual_tokens - fixed)
     if fitted is None:
         return
     for item, shape in zip(items, fitted, strict=True):
         if shape != item.shape:
             shrink(item, job, shape, TOKENS)
             item.estimate = job.serving.prompt_side.estimate(shape.width, shape.height, item.options)
-    counts.visual_tokens = sum(item.estimate.tokens * item.pictures for item in items if item.estimate is not None)
+    counts.visual_tokens = fixed + sum(
+        item.estimate.tokens * item.pictures for item in items if item.estimate is not None
+    )
     job.adjustments.sort(key=lambda change: change.part)

@@ -20,6 +20,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import ImagePart
 from foveate.core.stages import Span
 from foveate.journey.film import run_video_job
+from foveate.journey.given import embed_given
 from foveate.journey.job import Item, Job
 from foveate.journey.room import take
 from foveate.journey.s6_embed import bind_name, cache_key, key_of
@@ -43,6 +44,9 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     Raises MediaUndecodable, MediaCostly, ArenaFull and what :func:`foveate.journey.s6_embed.embed` raises.
     """
     film = item.film
+    if item.given is not None:
+        await embed_given(item, job, tools)
+        return
     if film is None:
         await embed_picture(item, job, tools)
         return

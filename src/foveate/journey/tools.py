@@ -39,6 +39,8 @@ class Limits:
     pictures: Accepted = ANY_FORMAT
     caches_per_tenant: bool = False
     """Whether a tenant's requests meet only what its own requests left or have in flight. Without API keys all are one tenant's."""
+    client_embeddings: bool = False
+    """Whether embeddings that clients computed themselves are accepted in place of pictures."""
     detail_low_pixels: int = 512 * 512
     """``detail: low`` caps a picture at this many pixels, where the model's processor can be told to."""
     engine_wait_seconds: float = 4.0

@@ -18,9 +18,10 @@ from foveate.core.media import (
     PreparedImage,
     VideoHeader,
 )
-from foveate.core.memory import Slot
+from foveate.core.memory import Slot, TensorBundle
 from foveate.core.stages import Span
 from foveate.decisions.frames import FrameSampling
+from foveate.media.embeddings import EmbeddingShape
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
@@ -88,6 +89,18 @@ class DecodeFrames(msgspec.Struct, frozen=True, tag="decode_frames"):
     job_id: int = 0
 
 
+class ReadEmbeddings(msgspec.Struct, frozen=True, tag="read_embeddings"):
+    """Read and check the client's own embeddings in ``source`` (:mod:`foveate.media.embeddings`), and write them to ``out`` where there is
+    one. ``grid`` as in :class:`foveate.core.media.EmbedsRef`.
+    """
+
+    source: Slot
+    grid: tuple[int, ...] | str
+    shape: EmbeddingShape
+    out: Slot | None = None
+    job_id: int = 0
+
+
 class UnpackedBlob(msgspec.Struct, frozen=True):
     """One inline picture: either its bytes, in a part of ``Unpack.out``, or what is wrong with its data URL."""
 
@@ -151,5 +164,18 @@ class FramesDecoded(msgspec.Struct, frozen=True, tag="frames_decoded"):
     cpu_ms: float = 0.0
 
 
-MediaJob = Unpack | Prepare | ProbeVideo | DecodeFrames
-MediaReply = UnpackDone | Prepared | VideoProbed | FramesDecoded | TooSmall | JobFailed
+class EmbeddingsRead(msgspec.Struct, frozen=True, tag="embeddings_read"):
+    """They are well formed; ``embeddings`` as in :class:`foveate.core.media.EncodedImage`, None where they were only looked at.
+
+    ``cpu_ms``: the worker's processor time.
+    """
+
+    job_id: int
+    rows: int
+    grid: tuple[int, ...]
+    embeddings: TensorBundle | None = None
+    cpu_ms: float = 0.0
+
+
+MediaJob = Unpack | Prepare | ProbeVideo | DecodeFrames | ReadEmbeddings
+MediaReply = UnpackDone | Prepared | VideoProbed | FramesDecoded | EmbeddingsRead | TooSmall | JobFailed

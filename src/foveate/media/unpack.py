@@ -1,9 +1,9 @@
 """A large chat body to a small one: inline pictures out of the JSON and into the arena. Runs in a media worker.
 
-Every string that an ``image_url`` or ``video_url`` member holds, plain or under ``url``, and an ``input_video``'s ``data``, wherever it
-is in the document, is looked at, so that whatever shapes the API accepts later none is missed. A ``data:`` URL becomes
-``inline:<index>``, and so does bare base64 in an ``input_video``. A client that wrote ``inline:`` itself gets an error in that place: in a
-skeleton every ``inline:`` of these is ours. Measured on one core: 20 MB with one picture, 55 ms.
+Every string that an ``image_url`` or ``video_url`` member holds, plain or under ``url``, an ``input_video``'s ``data`` and an
+``image_embeds`` part's, wherever it is in the document, is looked at, so that whatever shapes the API accepts later none is missed. A
+``data:`` URL becomes ``inline:<index>``, and so does bare base64 in the last two. A client that wrote ``inline:`` itself gets an error in
+that place: in a skeleton every ``inline:`` of these is ours. Measured on one core: 20 MB with one picture, 55 ms.
 
 Does not cover: whether the body is a valid request; the API validates the skeleton as it would the body.
 """
@@ -22,7 +22,14 @@ from foveate.media.data_url import decode_data_url_into, is_data_url
 
 SCHEME: Final = "inline:"
 
-_HOLDERS: Final = (("image_url", "url"), ("video_url", "url"), ("input_video", "data"))
+_HOLDERS: Final = (
+    ("image_url", "url"),
+    ("video_url", "url"),
+    ("input_video", "data"),
+    ("image_embeds", "image_embeds"),
+)
+_BARE: Final = ("data", "image_embeds")
+"""Members that may be base64 without ``data:`` before it."""
 
 
 class InlineBlob(msgspec.Struct, frozen=True):
@@ -55,7 +62,7 @@ def unpack(body: memoryview, out: memoryview) -> Unpacking:
     used = 0
     for holder, key in _media_urls(document):
         text = holder[key]
-        if key == "data" and ":" not in text[:SCHEME_CHARACTERS_MAX]:
+        if key in _BARE and ":" not in text[:SCHEME_CHARACTERS_MAX]:
             text = f"data:;base64,{text}"
         if is_data_url(text):
             blob = _take(text, out, used)
@@ -97,7 +104,8 @@ def _media_urls(document: Any) -> Iterator[tuple[dict[str, Any], str]]:
         elif isinstance(value, dict):
             for member, inner in _HOLDERS:
                 held = value.get(member)
-                if isinstance(held, str) and inner == "url":
+                # An image_embeds of an image_embeds was yielded with the object that holds it.
+                if isinstance(held, str) and (inner == "url" or (inner == member and value.get("type") == member)):
                     yield value, member
                 elif isinstance(held, dict) and isinstance(held.get(inner), str):
                     yield held, inner

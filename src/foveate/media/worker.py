@@ -23,9 +23,11 @@ from foveate.core.media import RAW, Blob, ImageHeader, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.stages import Span, Stage
 from foveate.decisions.budget import DECODE_LIMIT
+from foveate.media.embeddings import read_embeddings, read_grid
 from foveate.media.image import Scratch, to_pixels
 from foveate.media.messages import (
     DecodeFrames,
+    EmbeddingsRead,
     FramesDecoded,
     JobFailed,
     MediaJob,
@@ -33,6 +35,7 @@ from foveate.media.messages import (
     Prepare,
     Prepared,
     ProbeVideo,
+    ReadEmbeddings,
     TooSmall,
     Unpack,
     UnpackDone,
@@ -83,6 +86,8 @@ class MediaWorker:
                 return self._prepare(job, spans)
             if isinstance(job, Unpack):
                 return self._unpack(job)
+            if isinstance(job, ReadEmbeddings):
+                return self._read_embeddings(job)
             return self._probe_video(job) if isinstance(job, ProbeVideo) else self._decode_frames(job)
         except SlotTooSmall as error:
             return TooSmall(job.job_id, error.bytes_needed)
@@ -110,6 +115,17 @@ class MediaWorker:
         )
         cpu_ms = (process_time() - processor_start) * 1e3
         return UnpackDone(job.job_id, result.skeleton, blobs, started_at, now(), cpu_ms)
+
+    def _read_embeddings(self, job: ReadEmbeddings) -> EmbeddingsRead:
+        processor_start = process_time()
+        grid = read_grid(job.grid) if isinstance(job.grid, str) else job.grid
+        tensors = read_embeddings(self._arena.view(job.source), job.shape)
+        bundle = None
+        if job.out is not None:
+            dtypes = dict.fromkeys(tensors, job.shape.dtype)
+            bundle = write_bundle(self._arena.view(job.out), job.out, tensors, dtypes)
+        cpu_ms = (process_time() - processor_start) * 1e3
+        return EmbeddingsRead(job.job_id, len(tensors["rows"]), grid, bundle, cpu_ms)
 
     def _probe_video(self, job: ProbeVideo) -> VideoProbed:
         processor_start = process_time()

@@ -33,7 +33,7 @@ class Family(msgspec.Struct, frozen=True):
     processor's outputs. ``wrap`` surrounds a picture's token where no chat template says how. ``stacked`` tells that
     the vision tower's result is one tensor [tiles, rows, hidden], and that the language model wants three dimensions
     back. ``attends_within_pictures`` tells that a picture's tokens see each other in both directions, so that a prefill
-    chunk must not end inside a picture.
+    chunk must not end inside a picture. ``takes_given`` tells that embeddings which a client computed itself say all that the prompt needs.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Family(msgspec.Struct, frozen=True):
     wrap: tuple[str, str] = ("", "")
     stacked: bool = False
     attends_within_pictures: bool = False
+    takes_given: bool = False
 
 
 _PIXELS = ("pixel_values",)
@@ -54,13 +55,15 @@ _QWEN_WRAP = ("<|vision_start|>", "<|vision_end|>")
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family("qwen2_vl", "Qwen2-VL", PatchSizing, _GRID, wrap=_QWEN_WRAP),
-        Family("qwen2_5_vl", "Qwen2.5-VL", PatchSizing, _GRID, wrap=_QWEN_WRAP),
-        Family("qwen3_vl", "Qwen3-VL", PatchSizing, _GRID, wrap=_QWEN_WRAP),
-        Family("llava", "LLaVA-1.5", CropSizing, _PIXELS),
-        Family("llava_next", "LLaVA-NeXT", AnyResolutionSizing, _SIZES),
-        Family("llava_onevision", "LLaVA-OneVision", AnyResolutionSizing, (*_SIZES, "batch_num_images")),
-        Family("internvl", "InternVL", TileSizing, _PIXELS, stacked=True),
+        Family("qwen2_vl", "Qwen2-VL", PatchSizing, _GRID, wrap=_QWEN_WRAP, takes_given=True),
+        Family("qwen2_5_vl", "Qwen2.5-VL", PatchSizing, _GRID, wrap=_QWEN_WRAP, takes_given=True),
+        Family("qwen3_vl", "Qwen3-VL", PatchSizing, _GRID, wrap=_QWEN_WRAP, takes_given=True),
+        Family("llava", "LLaVA-1.5", CropSizing, _PIXELS, takes_given=True),
+        Family("llava_next", "LLaVA-NeXT", AnyResolutionSizing, _SIZES, takes_given=True),
+        Family(
+            "llava_onevision", "LLaVA-OneVision", AnyResolutionSizing, (*_SIZES, "batch_num_images"), takes_given=True
+        ),
+        Family("internvl", "InternVL", TileSizing, _PIXELS, stacked=True, takes_given=True),
         Family("gemma3", "Gemma 3", SquareSizing, _PIXELS, stacked=True, attends_within_pictures=True),
         Family("smolvlm", "SmolVLM", GridSizing, _MASK, stacked=True),
         Family("idefics3", "Idefics3", GridSizing, _MASK, stacked=True),

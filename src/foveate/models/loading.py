@@ -219,6 +219,8 @@ class EncoderFacts(msgspec.Struct, frozen=True):
 
     encoder_version: str
     embedding_bytes_per_row: int
+    embedding_dtype: str
+    embedding_levels: int
 
 
 def load_language(
@@ -235,7 +237,9 @@ def load_language(
 
     family, model, version = _load(directory, device, dtype, progress)
     tower = TransformersVisionTower(family, model, version)
-    facts = EncoderFacts(tower.encoder_version, tower.embedding_bytes_per_row)
+    facts = EncoderFacts(
+        tower.encoder_version, tower.embedding_bytes_per_row, tower.embedding_dtype, tower.embedding_levels
+    )
     for name, _ in list(model.base_model.named_children()):
         if name != "language_model":
             setattr(model.base_model, name, torch.nn.Module())

@@ -72,6 +72,17 @@ class PromptSide(Protocol):
         """
         ...
 
+    def given_accepted(self) -> None:
+        """Raise EmbeddingsRefused where the model takes no embeddings that a client computed itself."""
+        ...
+
+    def given(self, rows: int, grid: tuple[int, ...]) -> tuple[str, dict[str, list[int]]]:
+        """Return what stands in the prompt for a client's own embeddings, and their meta, both as in PreparedImage.
+
+        Raises EmbeddingsInvalid when rows and grid do not belong together.
+        """
+        ...
+
     def render(self, turns: Sequence[Turn], tool_use: ToolUse | None = None) -> RenderedPrompt:
         """Apply the chat template with a generation prompt.
 
@@ -124,6 +135,8 @@ class VisionTower(Protocol):
 
     encoder_version: str
     embedding_bytes_per_row: int
+    embedding_dtype: str
+    embedding_levels: int
 
     def encode(
         self, pictures: Sequence[Mapping[str, torch.Tensor]], *, together: bool = False

@@ -17,6 +17,7 @@ from foveate.core.request import Turn
 from foveate.core.tool_use import ToolUse
 from foveate.models.asked import wanted
 from foveate.models.families import Family, picture_token_id
+from foveate.models.given import GivenPictures
 from foveate.models.port import RenderedPrompt, VisualEstimate
 from foveate.models.resizing import pixel_bytes, resizing
 from foveate.models.template import ChatTemplate, template_of
@@ -45,6 +46,7 @@ class TransformersPromptSide:
         self._placeholder: str = processor.image_token
         self._tokenization = Tokenization(processor.tokenizer, self._picture_id)
         self._template = ChatTemplate(processor, control_tokens(processor, template_of(processor)), family.wrap)
+        self._given = GivenPictures(family, processor, config, self._picture_token)
         self._estimate = lru_cache(_ESTIMATES_MAX)(self._estimate_anew)
 
     def options(self, options: ImageOptions) -> ImageOptions:
@@ -71,6 +73,14 @@ class TransformersPromptSide:
         if self._resizing is not None:
             size = pixel_bytes(self._resizing, width, height, options)
         return VisualEstimate(tokens=cost.tokens, rows_max=cost.rows, input_bytes_max=size)
+
+    def given_accepted(self) -> None:
+        """Raise EmbeddingsRefused where the family takes no embeddings that a client computed itself."""
+        self._given.accepted()
+
+    def given(self, rows: int, grid: tuple[int, ...]) -> tuple[str, dict[str, list[int]]]:
+        """Return what stands for such embeddings, and their meta. Raises EmbeddingsInvalid."""
+        return self._given.picture(rows, grid)
 
     def render(self, turns: Sequence[Turn], tool_use: ToolUse | None = None) -> RenderedPrompt:
         """Apply the chat template with a generation prompt.

@@ -29,6 +29,8 @@ class TransformersVisionTower:
         self._dtype: torch.dtype = model.dtype
         config = model.config
         levels = 1 + len(getattr(config.vision_config, "deepstack_visual_indexes", ()) or ())
+        self.embedding_levels = levels
+        self.embedding_dtype = str(self._dtype).removeprefix("torch.")
         self.embedding_bytes_per_row = int(config.get_text_config().hidden_size) * levels * self._dtype.itemsize
 
     def encode(self, pictures: Sequence[Inputs], *, together: bool = False) -> list[Embeddings | Exception]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from foveate.core.errors import PromptInvalid
+from foveate.core.errors import EmbeddingsRefused, PromptInvalid
 from foveate.core.media import ImageOptions, ProcessorOptions
 from foveate.core.request import Turn
 from foveate.core.tool_use import ToolUse
@@ -38,6 +38,14 @@ class UnknownModel:
     def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
         """Return zero for everything: not known."""
         return _NOTHING
+
+    def given_accepted(self) -> None:
+        """Refuse: nobody here knows the model."""
+        raise EmbeddingsRefused
+
+    def given(self, rows: int, grid: tuple[int, ...]) -> tuple[str, dict[str, list[int]]]:
+        """Refuse: nobody here knows the model."""
+        raise EmbeddingsRefused
 
     def render(self, turns: Sequence[Turn], tool_use: ToolUse | None = None) -> RenderedPrompt:
         """Raises PromptInvalid: there is no template."""

@@ -91,7 +91,8 @@ class EngineSettings(Section):
     )  # fmt: skip
     self_check: bool = setting(
         True,
-        "With vLLM: compare a picture's embeddings with transformers' own before the server is ready, and do not start where they differ.",
+        "With vLLM, or encode workers: compare a picture's embeddings with transformers' own before the server is ready, and do not start "
+        "where they differ.",
     )
     cpus: Cpus = setting(
         (), "Cores that engine processes run on, dealt out among them in turn, comma-separated. Default: any."
@@ -128,6 +129,9 @@ class MediaSettings(Section):
     )
     background: str = setting("#ffffff", "Colour (#rrggbb) behind transparent pixels.", pattern=r"^#[0-9A-Fa-f]{6}$")
     icc_to_srgb: bool = setting(False, "Convert pictures with an embedded ICC profile to sRGB.")
+    client_embeddings: bool = setting(
+        False, "Accept embeddings that clients computed themselves (image_embeds parts) in place of pictures."
+    )
     truncated_accepted: bool = setting(
         False, "Decode pictures whose data end early as far as they go, instead of refusing them with 422."
     )

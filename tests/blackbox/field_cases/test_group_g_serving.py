@@ -241,15 +241,19 @@ def test_one_very_large_picture(http: httpx.Client, right: Right) -> None:
 PICKLE = base64.b64encode(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x00." * 20).decode()
 
 
-@field_case(116, "`image_embeds` as a content part, in every form", Right(400, "invalid_content_part"))
+@field_case(
+    116,
+    "`image_embeds` as a content part, in every form, where none are accepted",
+    Right(400, "embeddings_not_accepted"),
+)
 @pytest.mark.parametrize(
     "part",
     [
         {"type": "image_embeds", "image_embeds": PICKLE},
         {"type": "image_embeds", "image_embeds": {"image_embeds": PICKLE, "image_grid_thw": PICKLE}},
-        {"type": "image_embeds", "image_embeds": {}},
+        {"type": "image_embeds", "image_embeds": {"image_embeds": PICKLE, "image_grid_thw": [1, 16, 16]}},
     ],
-    ids=["string", "object", "empty"],
+    ids=["string", "object", "list"],
 )
 def test_embeddings_as_input(http: httpx.Client, right: Right, part: dict[str, Any]) -> None:
     right.check(http.post(CHAT, json=chat(user(part, "x"))), param=PART)

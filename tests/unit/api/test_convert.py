@@ -19,7 +19,7 @@ from foveate.core.errors import (
     UrlInvalid,
     UrlRefused,
 )
-from foveate.core.media import DataRef, InlineRef, NamedRef, ProcessorOptions, UrlRef
+from foveate.core.media import DataRef, EmbedsRef, InlineRef, NamedRef, ProcessorOptions, UrlRef
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 
 
@@ -258,3 +258,49 @@ def test_what_may_not_be_asked_of_it_is_refused_by_name(asked: Any, param: str, 
     assert type(error) is kind
     assert error.param == param
     assert param in error.public
+
+
+@pytest.mark.parametrize(
+    ("given", "ref", "param"),
+    [
+        ("AAAA", EmbedsRef(DataRef("data:;base64,AAAA")), "image_embeds"),
+        (
+            "data:application/octet-stream;base64,AAAA",
+            EmbedsRef(DataRef("data:application/octet-stream;base64,AAAA")),
+            "image_embeds",
+        ),
+        (
+            {"image_embeds": "AAAA", "image_grid_thw": [1, 14, 22]},
+            EmbedsRef(DataRef("data:;base64,AAAA"), (1, 14, 22)),
+            "image_embeds.image_embeds",
+        ),
+        (
+            {"image_embeds": "AAAA", "image_grid_thw": "BBBB"},
+            EmbedsRef(DataRef("data:;base64,AAAA"), "BBBB"),
+            "image_embeds.image_embeds",
+        ),
+    ],
+)
+def test_embeddings_as_vllm_takes_them(given: Any, ref: EmbedsRef, param: str) -> None:
+    (part,) = parsed(with_parts({"type": "image_embeds", "image_embeds": given, "uuid": "u"})).media
+    assert (part.ref, part.uuid, part.param) == (ref, "u", f"messages[0].content[0].{param}")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"image_embeds": ""},
+        {"image_embeds": "AAAA", "image_grid_thw": [1, 2]},
+        {"image_embeds": "AAAA", "image_grid_thw": [1, 2, "3"]},
+        {"image_embeds": "AAAA", "image_grid_thw": "A" * 9000},
+        {"image_embeds": "AAAA", "other": 1},
+        {"image_embeds": "https://host/rows.npy"},
+        "file:///rows.npy",
+        "inline:0",
+        None,
+        7,
+    ],
+)
+def test_embeddings_that_are_none(given: Any) -> None:
+    assert refusal_of(with_parts({"type": "image_embeds", "image_embeds": given})).part == 0

@@ -183,3 +183,25 @@ def test_as_much_room_as_the_body_has_suffices() -> None:
     sizes = [blob.size for blob in result.blobs if isinstance(blob, InlineBlob)]
     assert sizes[:5] == [1, 2, 3, 100, 1000]
     assert sizes[5] > 500 * 20
+
+
+def test_takes_embeddings_out_in_both_forms() -> None:
+    bare = base64.b64encode(b"rows").decode()
+    plain = {"type": "image_embeds", "image_embeds": bare}
+    object_ = {"type": "image_embeds", "image_embeds": {"image_embeds": data_url(b"more"), "image_grid_thw": [1, 2, 2]}}
+    result, skeleton, out = run(body_of(plain, object_))
+    assert taken(result, out) == [b"rows", b"more"]
+    parts = skeleton["messages"][0]["content"]
+    assert parts[0]["image_embeds"] == "inline:0"
+    assert parts[1]["image_embeds"] == {"image_embeds": "inline:1", "image_grid_thw": [1, 2, 2]}
+
+
+def test_embeddings_that_name_a_place_of_ours() -> None:
+    shapes = [
+        {"type": "image_embeds", "image_embeds": "inline:0"},
+        {"type": "image_embeds", "image_embeds": {"type": "image_embeds", "image_embeds": "AAAA"}},
+    ]
+    for shape in shapes:
+        result, _, _ = run(body_of(shape))
+        assert isinstance(result.blobs[-1], ErrorRecord)
+        assert result.blobs[-1].code == UrlRefused.code

@@ -39,6 +39,8 @@ from foveate.core.errors.capacity import (
 )
 from foveate.core.errors.media import (
     DataUrlInvalid,
+    EmbeddingsInvalid,
+    EmbeddingsRefused,
     FetchFailed,
     FetchRejected,
     FetchTimeout,
@@ -102,6 +104,8 @@ __all__ = [
     "DataUrlInvalid",
     "DeadlineExceeded",
     "Draining",
+    "EmbeddingsInvalid",
+    "EmbeddingsRefused",
     "EncodeFailed",
     "EncodersUnavailable",
     "EngineDied",

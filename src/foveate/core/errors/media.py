@@ -108,6 +108,20 @@ class MediaNotHeld(Refused):
     sentence = "The server holds no media of this uuid that it could use here. Send the media with the uuid."
 
 
+class EmbeddingsRefused(Refused):
+    """Embeddings instead of a picture, where the operator does not allow them or the model takes none."""
+
+    code = "embeddings_not_accepted"
+    sentence = "This server takes pictures, not embeddings of them."
+
+
+class EmbeddingsInvalid(Refused):
+    """What came as embeddings is none of this model: its file, dtype, shape, grid, or a value that is not finite."""
+
+    code = "invalid_embeddings"
+    sentence = "The embeddings are not valid."
+
+
 class DataUrlInvalid(Refused):
     """A ``data:`` URL is malformed."""
 

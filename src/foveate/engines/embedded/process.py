@@ -72,6 +72,8 @@ def main(context: WorkerContext) -> None:
         model.context_tokens_max,
         *kv_bytes,
         picture_token_id=model.picture_token_id,
+        embedding_dtype=tower.embedding_dtype,
+        embedding_levels=tower.embedding_levels,
     )
     context.send(Ready(msgspec.to_builtins(info)))
     try:

@@ -84,6 +84,8 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
         tower.embedding_bytes_per_row,
         int(engine.model_config.max_model_len),
         picture_token_id=vision.picture_token,
+        embedding_dtype=tower.embedding_dtype,
+        embedding_levels=tower.embedding_levels,
     )
     encoder = _encoder(tower, config, context) if config.encoder else None
     del tower  # where nothing is encoded here, its memory is given back
