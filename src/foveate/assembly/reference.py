@@ -14,8 +14,8 @@ from foveate.settings import Settings
 def reference_of(
     settings: Settings, files: ModelFiles, engine: Engine, *, runtime: LocalRuntime, number: int
 ) -> ReferenceProcess | None:
-    """Return it, not started; None where nothing is compared at the start: the embedded engine with its own encoder computes as transformers
-    does, and where pictures go in as pixels there is no path of ours that could differ.
+    """Return it, not started; None where nothing is compared at the start: the embedded engine with its own encoder computes as
+    transformers does, and where pictures go in as pixels there is no path of ours that could differ.
     """
     split = settings.engine.kind == "vllm" or settings.topology.kind != "agg"
     if not settings.engine.self_check or not split or "embeddings" not in engine.accepts:

@@ -303,4 +303,6 @@ def test_embeddings_as_vllm_takes_them(given: Any, ref: EmbedsRef, param: str) -
     ],
 )
 def test_embeddings_that_are_none(given: Any) -> None:
-    assert refusal_of(with_parts({"type": "image_embeds", "image_embeds": given})).part == 0
+    refused = refusal_of(with_parts({"type": "image_embeds", "image_embeds": given}))
+    assert refused.param is not None
+    assert refused.param.startswith("messages[0].content[0].image_embeds")
