@@ -233,6 +233,79 @@ def test_secrets_and_contents_are_never_written(
         assert ";base64" not in text
 
 
+def hostile_bodies(data: bytes) -> list[bytes]:
+    """Return bodies that carry a secret or a payload where no server expects one; whole, broken, and of types that nothing takes."""
+    encoded_data = base64.b64encode(data).decode()
+    bodies: list[Any] = [
+        {**HELLO, "user": "HIDDEN20", "metadata": {"HIDDEN21": "HIDDEN22"}, "HIDDEN23": data_url(data)},
+        {**HELLO, "model": data_url(data)},
+        {
+            **HELLO,
+            "stop": ["HIDDEN24"],
+            "tools": [{"type": "function", "function": {"name": "HIDDEN25", "parameters": {}}}],
+        },
+        {**HELLO, "messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": data_url(data)}}]}]},
+        {**HELLO, "messages": [{"role": data_url(data), "content": "HIDDEN26"}]},
+        {**HELLO, "response_format": {"type": data_url(data)}},
+        {**HELLO, "temperature": data_url(data)},
+        chat(
+            user(
+                {
+                    "type": "image_url",
+                    "image_url": {"url": data_url(data)},
+                    "uuid": "https://x/?X-Amz-Signature=HIDDEN27",
+                }
+            )
+        ),
+        chat(user({"type": "image_url", "image_url": {"url": ""}, "uuid": encoded_data})),
+        chat(user({"type": data_url(data), "text": "HIDDEN28"})),
+        ask(f"data:image/png;HIDDEN29;base64,{encoded_data}!"),
+        ask(f"data:HIDDEN30;base64,{encoded_data}"),
+        ask(f"ftp://HIDDEN31:HIDDEN32@x/{encoded_data}"),
+        ask(encoded_data),
+    ]
+    whole = [json.dumps(each).encode() for each in bodies]
+    cut = json.dumps(ask(data_url(data))).encode()
+    return [
+        *whole,
+        cut[: len(cut) // 2],
+        b'{"messages": ' + encoded_data.encode(),
+        data_url(data).encode(),
+        b"\xff" + cut,
+    ]
+
+
+def test_hostile_bodies_and_headers_leave_nothing_anywhere(
+    http: httpx.Client, server: Server, collector: Receiver
+) -> None:
+    data = new(6)
+    told = {"x-api-key": "HIDDEN40", "api-key": "HIDDEN41", "cookie": "a=HIDDEN42", "baggage": "k=HIDDEN43"}
+    for sent in hostile_bodies(data):
+        http.post(f"{CHAT}?api_key=HIDDEN44", content=sent, headers={"content-type": "application/json", **told})
+    http.get("/v1/HIDDEN45?X-Amz-Signature=HIDDEN46", headers=told)
+    http.post("/v1/estimate", content=hostile_bodies(data)[0], headers=told)
+    last = http.post(CHAT, json=HELLO, headers=told).json()["id"]
+    server.record(last)
+    eventually("its trace", lambda: collector.trace_of(last))
+    costs = http.get("/admin/cost", params={"by": "tenant,model,modality,tier"})
+    page = http.get("/dashboard/data")
+    assert page.status_code == 200
+    told_of = {
+        "log": server.request_log.read_text(),
+        "server's log": server.log_text(),
+        "metrics": server.metrics().text,
+        "traces": b"".join(collector.bodies).decode("latin-1"),
+        "costs": costs.text,
+        "dashboard": page.text,
+    }
+    pieces = base64.b64encode(data).decode()
+    for name, text in told_of.items():
+        assert "HIDDEN" not in text, name
+        assert "X-Amz" not in text, name
+        assert ";base64" not in text, name
+        assert not [at for at in range(0, len(pieces) - 40, 40) if pieces[at : at + 40] in text], name
+
+
 @field_case(121, "16 pictures; a model name and a parameter name of 5 kB", "log lines < 2 KB")
 def test_log_lines_are_short(server: Server, http: httpx.Client) -> None:
     parts = [image(url_of(one("red", "circle", seed=seed))) for seed in range(16)]

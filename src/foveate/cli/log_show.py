@@ -52,7 +52,9 @@ def _facts(line: RequestLine) -> list[str]:
     ]
     carried = [f"{line.text_tokens} text", f"{line.visual_tokens} visual", f"{line.output_tokens} output tokens"]
     if line.images or line.videos:
-        carried.insert(0, f"{line.images} pictures, {line.videos} videos, {line.media_bytes} bytes:")
+        carried.insert(
+            0, f"{_number(line.images, 'picture')}, {_number(line.videos, 'video')}, {line.media_bytes} bytes:"
+        )
     facts.append(" ".join(carried))
     found = (
         ("encoder-cache hits", line.encoder_cache_hits),
@@ -110,3 +112,7 @@ def _notes(line: RequestLine, made: Waterfall) -> list[str]:
     if not made.measured:
         notes.append("this line has no start times (older version): stages are laid end to end")
     return notes
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -7,6 +7,11 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+function clock(seconds) {
+  const at = new Date(seconds * 1000);
+  return at.getSeconds() ? `:${String(at.getSeconds()).padStart(2, "0")}` : at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+}
+
 function axes(format, log) {
   const [stroke, line] = [colour("quiet"), colour("line")];
   const grid = { stroke: line, width: 1 };
@@ -14,7 +19,8 @@ function axes(format, log) {
   // Of a logarithmic axis only the powers of ten are named: the rest would overlap.
   const filter = log ? (u, splits) => splits.map((v) => (Math.abs(Math.log10(v) % 1) < 1e-6 ? v : null)) : undefined;
   return [
-    { stroke, grid, font, ticks: { stroke: line } },
+    // Minutes by name, seconds between them: a date, which uPlot adds to the first, would run into the next.
+    { stroke, grid, font, ticks: { stroke: line }, values: (u, splits) => splits.map(clock) },
     { stroke, grid, font, ticks: { stroke: line }, size: 62, filter, values: (u, splits) => splits.map((v) => (v === null ? "" : format(v))) },
   ];
 }

@@ -158,6 +158,7 @@ function objectives(slo) {
     const title = make("h3", {}, `${name} `, alert, make("small", {}, ` P95 ${targets.map(([what, value]) => `${what} ≤ ${ms(value)}`).join(", ")}`));
     return make("div", {}, title, scrolled(make("table", {}, make("thead", {}, head), make("tbody", {}, ...Object.entries(part.windows).map(row)))));
   });
+  if (!slo.text && !slo.multimodal) return parts;
   return [...parts, make("p", { class: "facts" }, `A burn of 1 × spends exactly the ${percent(slo.budget)} of requests that may miss.`)];
 }
 

@@ -48,7 +48,10 @@ function waterfall(request) {
 function entry(request) {
   const answered = request.outcome === "answered";
   const ending = answered ? null : make("span", { class: "bad" }, request.error ?? request.outcome);
-  const carried = ["images", "videos"].filter((name) => request.facts[name]).map((name) => `${request.facts[name]} ${name}`);
+  const carried = ["image", "video"].filter((name) => request.facts[`${name}s`]).map((name) => {
+    const number = request.facts[`${name}s`];
+    return `${number} ${number === 1 ? name : `${name}s`}`;
+  });
   const details = make(
     "details",
     { "data-id": request.id },
