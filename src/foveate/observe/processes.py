@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-PROCESS_KINDS: Final = ("gateway", "forkserver", "media", "encoder", "engine")
+OTHER: Final = "other"
+PROCESS_KINDS: Final = ("gateway", "forkserver", "media", "encoder", "engine", "reference", OTHER)
 """Kinds as processes name themselves; what a process started counts with it (vLLM's core and workers with the engine)."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -18,7 +19,7 @@ def resident_bytes(processes: Iterable[tuple[str, int]]) -> dict[str, float]:
 
     Pages that several share, such as the arena's and what a fork left as it was, are counted in each of them, as ``top`` does.
     """
-    named = {pid: kind for kind, pid in processes}
+    named = {pid: kind if kind in PROCESS_KINDS else OTHER for kind, pid in processes}
     found: dict[str, float] = {}
     for pid, kind in named.items():
         pending = [pid]

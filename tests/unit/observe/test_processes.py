@@ -19,6 +19,7 @@ def test_a_process_counts_with_those_it_started() -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
         found = resident_bytes([("gateway", os.getpid()), ("engine", child.pid)])
+        assert resident_bytes([("a kind of tomorrow", child.pid)])["other"] > 64 << 20, "a scrape never fails of it"
         child.stdin.close()
     assert 64 << 20 < found["engine"] < 256 << 20
     assert found["gateway"] < found["engine"] + (4 << 30)
