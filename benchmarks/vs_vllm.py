@@ -198,12 +198,34 @@ def _report(runs: Sequence[Run], same: dict[str, float], idle: dict[str, float])
                 rows.append(
                     f"| ({load}) {words} | {title} | {_times(found, 'text')} | {_times(found, 'multimodal')} | {_cpu(found)} |"
                 )
+    rows += ["", *_stages(runs)]
     rows += ["", f"Answers equal to plain vLLM's: {', '.join(f'{name} {share:.1%}' for name, share in same.items())}"]
     rows[-1] += "".join(f"; **{name} answers otherwise**" for name, share in same.items() if share < SAME_SHARE_MIN)
     rows.append(f"Cores taken when idle: {', '.join(f'{name} {cores:.3f}' for name, cores in idle.items())}.")
     load_average = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     rows.append(f"{os.cpu_count()} cores; load average at the end (1, 5, 15 min): {load_average}.")
     return "\n".join(rows) + "\n"
+
+
+def _stages(runs: Sequence[Run]) -> list[str]:
+    """Return where multimodal requests spent their time, in the systems that tell: each stage's median, 0 where most skip it."""
+    rows = []
+    for load in LOADS:
+        for name in SYSTEMS:
+            told = [
+                each.timing
+                for run in runs
+                if (run.load, run.system) == (load, name)
+                for each in run.answers
+                if each.kind != "text"
+            ]
+            names = dict.fromkeys(stage for timing in told for stage in timing)
+            medians = {stage: statistics.median(timing.get(stage, 0.0) for timing in told) for stage in names}
+            if medians:
+                rows.append(
+                    f"- ({load}) {name}: " + ", ".join(f"{stage} {value:.1f}" for stage, value in medians.items())
+                )
+    return rows and ["Multimodal requests by stage, medians in ms:", "", *rows]
 
 
 def _times(runs: Sequence[Run], kind: str) -> str:

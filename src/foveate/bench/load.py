@@ -31,13 +31,14 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An answer: milliseconds from the moment that the request was due to its first token, and what was said."""
+    """An answer: milliseconds from the moment that the request was due to its first token, what was said, and its ``Server-Timing``."""
 
     kind: str
     name: str
     ttft_ms: float
     text: str
     status: int
+    timing: dict[str, float] = {}
 
 
 def arrivals(rate: float, count: int, chooser: random.Random) -> list[float]:
@@ -79,4 +80,4 @@ def _ask(port: int, ask: Ask, due: float) -> Told:
     with Connection(HOST, port) as connection:
         connected_ms = (time.perf_counter() - before) * 1e3
         found = connection.ask(ask.body)
-    return Told(ask.kind, ask.name, late_ms + connected_ms + found.token_ms, found.text, found.status)
+    return Told(ask.kind, ask.name, late_ms + connected_ms + found.token_ms, found.text, found.status, found.timing)
