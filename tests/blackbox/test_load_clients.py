@@ -66,4 +66,4 @@ def test_vllm_bench_serve(server: Server, model: str, tmp_path: Path) -> None:
 def _all_answered(result: dict[str, Any]) -> None:
     assert (result["completed"], result["failed"]) == (PROMPTS, 0), result["errors"]
     assert result["output_lens"] == [TOKENS] * PROMPTS, "the usage that ends a stream"
-    assert all(0 < first for first in result["ttfts"])
+    assert all(first > 0 for first in result["ttfts"])
