@@ -77,7 +77,9 @@ window.addEventListener("resize", () => {
 // Every slot from the first to the last of these, those in which nothing ended included: time without requests is a gap.
 function slotTimes(slots, seconds) {
   const starts = slots.map((slot) => slot.start);
-  const [first, last] = [Math.min(...starts), Math.max(...starts)];
+  const last = Math.max(...starts);
+  // Two at least: uPlot does not know how wide the bar of a lone one is, and draws it at the wrong end.
+  const first = Math.min(...starts, last - seconds);
   return starts.length ? Array.from({ length: Math.round((last - first) / seconds) + 1 }, (_, at) => first + at * seconds) : [];
 }
 
