@@ -22,6 +22,7 @@ from tests.unit.engines.upstream.answering import (
     work,
 )
 
+from foveate.core.clock import now
 from foveate.core.errors import (
     MediaNotHeld,
     QueueFull,
@@ -318,3 +319,33 @@ async def test_an_answer_that_is_no_stream_is_passed_whole() -> None:
     assert event.last
     assert event.data.startswith(b'{"id":"' + asked.request_id.encode())
     assert b'"content": "Hello"' in event.data, "values keep their bytes"
+
+
+async def test_embeddings_wait_until_the_server_was_found_to_agree() -> None:
+    reasons = iter(["it answers otherwise"])
+    asked: list[tuple[str, str]] = []
+
+    async def check(server: str, model: str) -> str:
+        asked.append((server, model))
+        return next(reasons, "")
+
+    async with Upstream().running() as upstream, relaying(upstream.config(mode="embeds")) as relay:
+        assert not relay.ready, "nobody compared it yet"
+        with pytest.raises(UpstreamUnavailable):
+            await answered(relay, work())
+        relay.hold_to(check)
+        async with asyncio.timeout(10):
+            while relay.report()[0].error == "":
+                await asyncio.sleep(0.01)
+        (report,) = relay.report()
+        assert (report.up, report.healthy, report.error) == (False, True, "it answers otherwise")
+        assert not relay.ready
+        relay.servers[0].compared("it answers otherwise", now() - 3600)  # half a minute later
+        async with asyncio.timeout(10):
+            while not relay.ready:
+                await asyncio.sleep(0.01)
+        assert asked == [(report.name, "m")] * 2
+        assert relay.report()[0].error == ""
+        assert await answered(relay, work())
+        relay.servers[0].failed(now(), "gone", gone=True)
+        assert not relay.servers[0].agreed, "what comes back may be another model"
