@@ -144,6 +144,28 @@ async def test_bad_pictures_fail_alone(bench: Bench) -> None:
     assert "red" in results[2][0].lower()
 
 
+async def test_a_dropped_request_leaves_nothing_wrong_under_its_picture_s_name(bench: Bench) -> None:
+    """As soon as it is closed the slot is another's, whatever the engine was about to do."""
+    prepared = [bench.prepare(color) for color in ((220, 30, 30), (30, 60, 220))]
+    red, blue = [await bench.encode(one) for one in prepared]
+    slot = bench.arena.view(red.embeddings.slot)
+    mine, another = bytes(slot), bytes(bench.arena.view(blue.embeddings.slot))
+    for attempt in range(8):
+        events = bench.engine.generate(
+            bench.work(f"{attempt}. What colour is it?", prepared[0], images=[red], contents=["red disc"])
+        )
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.002 * attempt)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await events.aclose()
+        slot[:] = another
+        await asyncio.sleep(0.03)
+        slot[:] = mine
+    text, _, _ = await bench.answer(bench.work("What colour is it?", prepared[0], images=[red], contents=["red disc"]))
+    assert "red" in text.lower()
+
+
 async def test_cancelling_encodings_is_clean(bench: Bench) -> None:
     prepared = bench.prepare((220, 30, 30))
     tasks = [asyncio.ensure_future(bench.encode(prepared)) for _ in range(6)]

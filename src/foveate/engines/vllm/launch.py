@@ -43,7 +43,7 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
     if config.family == "qwen3_vl":
         # Without a tower vLLM takes the model to have no DeepStack either, and the levels of our embeddings do not fit it.
         given |= {"limit_mm_per_prompt": {"image": 0, "video": 1}, "skip_mm_profiling": True}
-    if config.embeddings == "connector":
+    if config.by_name:
         given["ec_transfer_config"] = ECTransferConfig(
             ec_connector="EmbeddingsConnector",
             ec_connector_module_path="foveate.engines.vllm.connector",

@@ -69,7 +69,7 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
             merge=vision.merge,
             bytes_per_row=tower.embedding_bytes_per_row,
             rows_max=rows_max(engine),
-            handover=Handover(bytes_max=config.embeddings_bytes_max) if config.embeddings == "connector" else None,
+            handover=Handover(bytes_max=config.embeddings_bytes_max) if config.by_name else None,
         ),
         Vocabulary.load(Path(config.model_dir)),
         context,
