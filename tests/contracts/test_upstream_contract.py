@@ -63,7 +63,11 @@ class Vllm:
                 start_new_session=True,
                 env=environment(VLLM_CPU_KVCACHE_SPACE="1"),
             )
-        eventually("vLLM to be up", self._up, seconds=400)
+        try:
+            eventually("vLLM to be up", self._up, seconds=400)
+        except BaseException:
+            self.kill()
+            raise
 
     def _up(self) -> bool:
         assert self.process.poll() is None, self.log.read_text(errors="replace")[-3000:]
