@@ -304,6 +304,8 @@ class UpstreamRelay:
         """What was stored may be gone, or of no use to this server: send it with the request."""
         assert self._store is not None
         server.lacks(asking.work.media)
+        if server.resent == 1:
+            self._say(f"upstream {server.config.name} did not take embeddings by name; does it run with the connector?")
         self._store.forget(asking.work.media)
         asking.stored = False
 

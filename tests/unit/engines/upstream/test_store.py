@@ -223,6 +223,7 @@ async def test_a_server_is_sent_names_and_embeddings_when_it_does_not_find_them(
         Upstream(stream, gone, stream).running() as upstream,
         relaying(upstream.config(mode="embeds"), arena=arena, store=path) as relay,
     ):
+        relay.agrees("a")
         for _ in range(2):
             assert text(await answered(relay, work(medium(arena, "red")))) == "Hello"
     first, again, whole = (body["messages"][0]["content"][0] for body in upstream.bodies)
@@ -238,6 +239,7 @@ async def test_a_server_is_sent_names_and_embeddings_when_it_does_not_find_them(
 async def test_embeddings_that_cannot_be_sent_leave_no_place_taken(arena: Arena) -> None:
     bad = medium(arena, "red", np.full((ROWS, WIDTH), np.inf, np.float32))
     async with Upstream().running() as upstream, relaying(upstream.config(mode="embeds"), arena=arena) as relay:
+        relay.agrees("a")
         with pytest.raises(EncodeFailed):
             await answered(relay, work(bad))
         assert relay.servers[0].in_flight == 0
