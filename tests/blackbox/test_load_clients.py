@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from tests.blackbox.pictures import chat, user
+from tests.blackbox.replies import events
 from tests.blackbox.server import Server, environment
 
 from foveate.models.loading import resolve_model
@@ -67,3 +70,17 @@ def _all_answered(result: dict[str, Any]) -> None:
     assert (result["completed"], result["failed"]) == (PROMPTS, 0), result["errors"]
     assert result["output_lens"] == [TOKENS] * PROMPTS, "the usage that ends a stream"
     assert all(first > 0 for first in result["ttfts"])
+
+
+def test_usage_so_far_in_every_chunk(http: httpx.Client) -> None:
+    """GuideLLM asks for it, and without it fails."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = chat(user("Hello!"), max_tokens=TOKENS, ignore_eos=True, stream=True, stream_options=options)
+    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200
+        told = [chunk["usage"] for chunk in events(response.iter_lines())]
+    counts = [usage["completion_tokens"] for usage in told]
+    assert counts == sorted(counts)
+    assert counts[-1] == TOKENS
+    assert any(0 < count < TOKENS for count in counts)
+    assert len({usage["prompt_tokens"] for usage in told}) == 1

@@ -75,6 +75,7 @@ def chat(body: ChatRequest, arrival: Arrival) -> Request:
         turns=tuple(turns.turn(message, f"messages[{at}]") for at, message in enumerate(body.messages)),
         stream=bool(body.stream),
         include_usage=_include_usage(body),
+        continuous_usage=_continuous_usage(body),
         caller=arrival.caller,
         processor=_processor(body),
         truncation=truncation(body),
@@ -95,6 +96,7 @@ def completion(body: CompletionRequest, arrival: Arrival) -> Request:
         prompt=body.prompt if isinstance(body.prompt, str) else body.prompt[0],
         stream=bool(body.stream),
         include_usage=_include_usage(body),
+        continuous_usage=_continuous_usage(body),
         caller=arrival.caller,
         truncation=truncation(body),
     )
@@ -124,6 +126,11 @@ def _check_stream_options(body: Generation) -> None:
 
 def _include_usage(body: Generation) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+def _continuous_usage(body: Generation) -> bool:
+    """vLLM, whose option it is, ignores it without the last chunk's usage."""
+    return _include_usage(body) and body.stream_options is not None and bool(body.stream_options.continuous_usage_stats)
 
 
 def _video_sampling(body: ChatRequest) -> VideoSampling:

@@ -9,6 +9,7 @@ import msgspec
 from foveate.api.body import Body
 from foveate.api.exchange import DONE, Exchange, timing_header
 from foveate.api.render import renderer
+from foveate.api.replies import usage_reply
 from foveate.api.wire import Header, Wire
 from foveate.core.request import Request
 from foveate.journey.port import Answer
@@ -50,13 +51,18 @@ async def _whole(wire: Wire, request: Request, answer: Answer) -> None:
 async def _stream(wire: Wire, request: Request, answer: Answer) -> None:
     writer = renderer(request, answer.adjustments())
     await wire.open_stream(_headers(answer))
-    opening = b"".join(_frame(chunk) for chunk in writer.opening())
+
+    def frame(chunk: Any) -> bytes:
+        so_far = request.continuous_usage
+        return _frame(msgspec.structs.replace(chunk, usage=usage_reply(answer.usage())) if so_far else chunk)
+
+    opening = b"".join(frame(chunk) for chunk in writer.opening())
     if opening:
         await wire.write(opening)
     async for event in answer.events():
         chunk = writer.chunk(event)
         if chunk is not None:
-            await wire.write(_frame(chunk))
+            await wire.write(frame(chunk))
     ending = _frame(writer.usage_chunk(answer.usage())) if request.include_usage else b""
     await wire.close_stream(ending + DONE)
 

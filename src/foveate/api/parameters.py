@@ -99,7 +99,6 @@ BODY: Final[Mapping[str, Accepts]] = {
 
 STREAM_OPTIONS: Final[Mapping[str, Accepts]] = {
     "include_obfuscation": _only(False),
-    "continuous_usage_stats": _only(False),
 }
 
 MESSAGE: Final[Mapping[str, Accepts]] = {

@@ -38,6 +38,9 @@ class StreamOptions(Open):
     """What a stream carries beside the tokens."""
 
     include_usage: bool | None = Field(None, description="Send one last chunk with empty `choices` and the `usage`.")
+    continuous_usage_stats: bool | None = Field(
+        None, description="With `include_usage`: also tell in every chunk the `usage` so far, as vLLM does."
+    )
 
 
 Stop = Annotated[

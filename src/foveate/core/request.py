@@ -153,6 +153,7 @@ class Request(msgspec.Struct, frozen=True):
     prompt: str | None = None
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
     caller: Caller = Caller()
     processor: ProcessorOptions = ProcessorOptions()
     trace: TraceContext | None = None
