@@ -24,8 +24,8 @@ from foveate.core.errors import StartupError
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.decisions.agreement import Comparison
+from foveate.encoders.port import UNKNOWN, Encoder, Purpose
 from foveate.encoders.reference_port import ReferenceConfig, ReferenceProcess
-from foveate.engines.port import Encoder
 from foveate.journey.self_check import TOKENS, check_embeddings, compare
 from foveate.journey.serving import Serving
 from foveate.models.loading import DEMO_DIRECTORY
@@ -91,7 +91,9 @@ class Faulty:
         self._arena = arena
         self._fault = fault
 
-    async def encode(self, prepared: PreparedImage, out: Slot, *, deadline: float) -> EncodedImage:
+    async def encode(
+        self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN
+    ) -> EncodedImage:
         return self._fault(await self._encoder.encode(prepared, out, deadline=deadline), self._arena)
 
 
