@@ -47,6 +47,7 @@ class Recorder:
                         if recorder.cutting and body and passed > CUT_AFTER_BYTES:
                             return
                 except ConnectionError:
+                    self.close_connection = True
                     recorder.left.set()
                 finally:
                     upstream.close()

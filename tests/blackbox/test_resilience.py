@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.blackbox.field_cases.marks import ANSWERED, field_case
@@ -90,6 +92,31 @@ def test_engine_killed_while_idle(plain: Server) -> None:
     old = plain.kill("foveate: engine 0")
     eventually("a new engine", lambda: [process for process in plain.titled("foveate: engine 0") if process.pid != old])
     assert_well(plain)
+
+
+def test_one_of_two_engines_killed(start: Callable[..., Server]) -> None:
+    """Its stream ends once; what had no token is answered by the other, whose stream goes on, and the server is ready all the while."""
+    server = start("--engines", "2", "--engine-batch-size-max", "1")
+    endless = chat(user("Hello!"), stream=True, ignore_eos=True, max_tokens=1500)
+    with server.client(seconds=180) as http, ThreadPoolExecutor(8) as pool, ExitStack() as held:
+        streams = [held.enter_context(http.stream("POST", CHAT, json=endless)).iter_lines() for _ in range(2)]
+        for lines in streams:
+            next(lines)
+        pictures = [url_of(one("blue", "square", seed=8 * number)) for number in range(6)]
+        waiting = [pool.submit(http.post, CHAT, json=ask(picture)) for picture in pictures]
+        eventually("all to wait", lambda: server.metrics().total("foveate_engine_in_flight") == 8)
+        assert server.metrics().total("foveate_engine_in_flight", engine="0") == 4
+        server.kill("foveate: engine 0")
+        assert server.ready()
+        ends = [[line for line in lines if line] for lines in streams]
+        assert all(end[-1] == "data: [DONE]" for end in ends)
+        assert sorted(sum('"error"' in line for line in end) for end in ends) == [0, 1]
+        assert [content(one.result()) for one in waiting] == ["A blue square."] * 6
+    eventually("both to be ready", lambda: server.metrics().total("foveate_engine_ready") == 2)
+    assert server.metrics().total("foveate_engine_restarts_total", engine="0") == 1
+    assert server.metrics().total("foveate_engine_restarts_total") == 1
+    server.wait_idle()
+    server.stop()
 
 
 def test_memory_is_not_lost_with_the_dead(plain: Server) -> None:

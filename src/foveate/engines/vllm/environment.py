@@ -6,9 +6,10 @@ import os
 from typing import Final
 
 from foveate.engines.vllm.config import VllmConfig
+from foveate.runtime.local.bootstrap import tie_forks
 
 PARENT: Final = "FOVEATE_VLLM_PARENT"
-"""Environment variable with the engine process's id, for vLLM's processes to end with it."""
+"""Environment variable with the engine process's id, for vLLM's processes to end with it where they are spawned, not forked."""
 
 
 def before_import() -> None:
@@ -20,8 +21,9 @@ def before_import() -> None:
 
 
 def before_start(config: VllmConfig, *, threads: int) -> None:
-    """Set what this process's engine, and its children, go by."""
+    """Set what this process's engine, and its children, go by; these end with their parents."""
     os.environ[PARENT] = str(os.getpid())
+    tie_forks()
     if config.device == "cpu":
         # Binding keeps a worker on one core, whatever else runs there.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

@@ -1,15 +1,14 @@
-"""vLLM's executors and worker, tied to our engine process: when that is killed, nothing of vLLM is left.
+"""vLLM's executors, tied to our engine process: when that is killed, nothing of vLLM is left.
 
-vLLM's core is a process of its own. When its front end is killed it waits for messages for ever, with the model in memory. These classes
-run inside the core and its worker, before they load anything.
+vLLM's core is a process of its own. When its front end is killed it waits for messages for ever, with the model in memory. Where it is
+forked, the fork ties it (:func:`foveate.runtime.local.bootstrap.tie_forks`); where vLLM spawns it, as for accelerators, these classes do,
+which run inside it before it loads anything. Its workers end by vLLM's own pipe to them.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from vllm.platforms import current_platform
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
@@ -35,14 +34,3 @@ class TiedUniProcExecutor(UniProcExecutor):  # type: ignore[misc]
     def _init_executor(self) -> None:
         die_with_parent(int(os.environ[PARENT]))
         super()._init_executor()
-
-
-if current_platform.is_cpu():
-    from vllm.v1.worker.cpu_worker import CPUWorker
-
-    class TiedCpuWorker(CPUWorker):  # type: ignore[misc]
-        """Holds the model on a CPU, in the core's process or in one of its children; either ends with its parent."""
-
-        def __init__(self, *given: Any, **named: Any) -> None:
-            die_with_parent(os.getppid())
-            super().__init__(*given, **named)

@@ -59,8 +59,6 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
     unknown = sorted(set(given) - known)
     if unknown:
         raise StartupError(f"vLLM has no argument {', '.join(unknown)} (setting vllm.args).")
-    if cpu:
-        given.setdefault("worker_cls", f"{executor.__name__}.TiedCpuWorker")
     if "distributed_executor_backend" not in given:
         several = int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1)) > 1
         kind = executor.TiedMultiprocExecutor if several else executor.TiedUniProcExecutor

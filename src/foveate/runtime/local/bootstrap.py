@@ -44,6 +44,21 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(0)
 
 
+def tie_forks() -> None:
+    """Have every process that is forked from here, and from those, end with its parent, from its first instruction on.
+
+    "Parent" is to the kernel the thread that forked: fork from one that lasts.
+    """
+    parent_pid = os.getpid()
+
+    def tie() -> None:
+        nonlocal parent_pid
+        die_with_parent(parent_pid)
+        parent_pid = os.getpid()
+
+    os.register_at_fork(after_in_child=tie)
+
+
 class LocalContext:
     """Implements :class:`foveate.runtime.port.WorkerContext`."""
 
