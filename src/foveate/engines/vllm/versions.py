@@ -68,7 +68,6 @@ ARGUMENTS: Final = (
     "limit_mm_per_prompt",
     "mm_processor_cache_gb",
     "skip_mm_profiling",
-    "worker_cls",
 )
 """Fields of ``AsyncEngineArgs``."""
 
