@@ -250,9 +250,10 @@ def _encode(context: WorkerContext, work: Encode) -> None:
     elif verb == "die" or (verb == "die_once" and mark[0] == 0):
         mark[0] = 1
         os.kill(os.getpid(), signal.SIGKILL)
-    elif verb == "stop_once" and mark[0] == 0:
+    elif verb == "stop_once" and mark[0] == 0 and argument in ("", str(context.spec.index)):
         mark[0] = 1
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(60)  # another thread may be the one that is stopped first
     elif verb == "wrong_id":
         context.send(EncodeRejected(work.job_id + 1000, None))
         return

@@ -13,6 +13,7 @@ from foveate.api.admin_caches import CacheRoutes
 from foveate.api.admin_canary import CanaryRoutes
 from foveate.api.admin_cost import CostRoutes
 from foveate.api.admin_slo import SloRoutes
+from foveate.api.admin_topology import TopologyRoutes
 from foveate.api.admin_upstreams import UpstreamRoutes
 from foveate.api.callers import caller_of
 from foveate.api.routing import Row, json_reply
@@ -37,6 +38,7 @@ class AdminRoutes:
         self._cost = CostRoutes(service, self._check)
         self._slo = SloRoutes(service, self._check)
         self._canary = CanaryRoutes(service, self._check)
+        self._topology = TopologyRoutes(service, self._check)
         self._upstreams = UpstreamRoutes(service, self._check)
 
     async def reload(self, request: Request) -> Response:
@@ -62,6 +64,7 @@ class AdminRoutes:
             *self._cost.table(),
             *self._slo.table(),
             *self._canary.table(),
+            *self._topology.table(),
             *self._upstreams.table(),
         ]
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
 
-import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
 from foveate.api import documentation
 from foveate.api.canary_bodies import CanaryShare, CanaryStart
 from foveate.api.routing import Row, json_reply
-from foveate.core.errors import BodyTooLarge, DeadlineExceeded, InvalidParameter
+from foveate.api.small_body import small_body
 from foveate.journey.canary_port import CanaryOperator, CanaryReport
 from foveate.journey.port import Service
-
-BODY_BYTES_MAX: Final = 64 * 1024
-BODY_SECONDS_MAX: Final = 10.0
-T = TypeVar("T")
 
 
 class CanaryRoutes:
@@ -43,13 +36,13 @@ class CanaryRoutes:
         cannot be loaded leaves the one that serves untouched.
         """
         operator = self._operator(request)
-        asked = await _body(request, CanaryStart)
+        asked = await small_body(request, CanaryStart)
         return json_reply(await operator.start(asked.model, share=asked.share, warm=asked.warm))
 
     async def share_canary(self, request: Request) -> Response:
         """Change the share. A larger one moves contents from the old version to the new one and none back."""
         operator = self._operator(request)
-        return json_reply(operator.set_share((await _body(request, CanaryShare)).share))
+        return json_reply(operator.set_share((await small_body(request, CanaryShare)).share))
 
     async def promote_canary(self, request: Request) -> Response:
         """Let the new version answer all requests that begin from now on; those under way end on the version they began with.
@@ -77,20 +70,3 @@ class CanaryRoutes:
     def _operator(self, request: Request) -> CanaryOperator:
         self._check(request)
         return self._service.canary()
-
-
-async def _body(request: Request, type_: type[T]) -> T:
-    """Read and check a small body. Raises InvalidParameter, BodyTooLarge, DeadlineExceeded."""
-    body = b""
-    try:
-        async with asyncio.timeout(BODY_SECONDS_MAX):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise BodyTooLarge(f"The body is larger than {BODY_BYTES_MAX} bytes.", limit=BODY_BYTES_MAX)
-    except TimeoutError:
-        raise DeadlineExceeded("The request body did not arrive in time.", limit=BODY_SECONDS_MAX) from None
-    try:
-        return msgspec.json.decode(body, type=type_)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidParameter(f"The body cannot be used: {error}.") from error

@@ -18,11 +18,13 @@ from foveate.api.budget import BudgetReply
 from foveate.api.canary_bodies import CanaryShare, CanaryStart
 from foveate.api.estimation import EstimateReply
 from foveate.api.schema import ChatRequest, CompletionRequest
+from foveate.api.topology_bodies import TopologySet
 from foveate.core.budget import TIER_HEADER
 from foveate.core.errors import StartupError, error_classes
 from foveate.journey.cache_port import Aliases, CachedKeys, CachedMedia, CachesReport, Curve, Dropped, Forgotten
 from foveate.journey.canary_port import CanaryReport
 from foveate.journey.port import Reloaded, RulesInForce
+from foveate.journey.topology_port import TopologyReport
 from foveate.observe.cost import CostReport
 from foveate.observe.request_line import RequestLine
 from foveate.observe.slo import SloReport
@@ -58,6 +60,8 @@ REPLIES: Final = (
     CanaryReport,
     CanaryStart,
     CanaryShare,
+    TopologyReport,
+    TopologySet,
 )
 
 READ_ERRORS: Final = (400, 401, 403, 500, 503)

@@ -89,8 +89,9 @@ async def journey(
         gauges.bind_load(metrics, load, runtime)
         await restore(tools)
         scope.push_async_callback(save, tools)
-        canaries = Canaries(
-            tools, bounds.canary_terms(settings, another_version(settings, runtime=runtime, say=say, load=load))
-        )
+        another = another_version(settings, runtime=runtime, say=say, load=load, encode_workers=roll_out.encode_workers)
+        canaries = Canaries(tools, bounds.canary_terms(settings, another))
         scope.push_async_callback(canaries.aclose)
-        yield Journey(tools, models=(name,), canaries=canaries)
+        built = Journey(tools, models=(name,), canaries=canaries)
+        scope.push_async_callback(built.aclose)
+        yield built

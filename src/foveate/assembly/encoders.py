@@ -52,11 +52,23 @@ def engine_encodes(settings: Settings) -> bool:
 
 
 def encoders_of(
-    settings: Settings, files: ModelFiles, engine: Encoder, *, runtime: Runtime, number: int, load: Load
+    settings: Settings,
+    files: ModelFiles,
+    engine: Encoder,
+    *,
+    runtime: Runtime,
+    number: int,
+    load: Load,
+    workers: int | None = None,
 ) -> EncoderPool:
-    """Return the encode workers of the model's version ``number``, not started; none with ``agg``, where ``engine`` does it all."""
+    """Return the encode workers of the model's version ``number``, not started; none with ``agg``, where ``engine`` does it all.
+
+    ``workers``: other than the settings say.
+    """
     chosen = settings.topology
-    workers = 0 if chosen.kind == "agg" else chosen.encoders
+    if workers is None:
+        workers = 0 if chosen.kind == "agg" else chosen.encoders
+    planned = workers or chosen.encoders  # with none now, some may be asked for later
     config = PoolConfig(
         workers=workers,
         first_index=number * ENCODERS_MAX,
@@ -68,8 +80,8 @@ def encoders_of(
             batch_tokens_max=settings.engine.encoder_batch_tokens_max,
         ),
         queue_max=settings.engine.encoder_queue_max,
-        threads=chosen.encoder_threads or threads_each(workers),
-        cpus=dealt(chosen.encoder_cpus, workers),
+        threads=chosen.encoder_threads or threads_each(planned),
+        cpus=dealt(chosen.encoder_cpus, planned),
         hang_seconds=chosen.hang_seconds,
         batch_seconds_max=chosen.encode_seconds_max,
         start_seconds_max=settings.server.start_seconds_max,

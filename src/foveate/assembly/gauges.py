@@ -14,6 +14,8 @@ from foveate.core.errors import StartupError
 from foveate.core.stages import Modality
 from foveate.decisions.canary import Differences
 from foveate.decisions.objectives import Targets
+from foveate.encoders.pool import EncoderPool
+from foveate.encoders.seat import EncoderReport, State
 from foveate.engines.port import EngineReport, Relay, RelayReport
 from foveate.journey.in_flight import InFlight
 from foveate.journey.in_flight_limits import QUANTITIES
@@ -60,6 +62,7 @@ def bind(
     metrics.bind("foveate_media_queue_length", lambda: sum(serving.media.waiting for serving in roll_out.all))
     metrics.bind("foveate_media_worker_restarts_total", lambda: roll_out.media_restarts)
     _bind_engines(metrics, roll_out)
+    _bind_encoders(metrics, roll_out)
     _bind_canary(metrics, roll_out)
     metrics.bind("foveate_arena_used_bytes", lambda: arena.used_bytes)
     metrics.bind("foveate_arena_capacity_bytes", lambda: arena.capacity_bytes)
@@ -132,6 +135,34 @@ def _bind_canary(metrics: Metrics, roll_out: RollOut) -> None:
     of_differences("cosine_mean", lambda found: found.cosine_mean)
     of_differences("cosine_min", lambda found: found.cosine_min)
     of_differences("relative_norm_mean", lambda found: found.norm_ratio_mean)
+
+
+_BREAKER: dict[State, float] = {"up": 0, "draining": 0, "recovering": 1, "down": 2}
+
+
+def _bind_encoders(metrics: Metrics, roll_out: RollOut) -> None:
+    """When aggregated there is no series but those that have no worker's name."""
+
+    def pools() -> list[EncoderPool]:
+        return [serving.encoders for serving in roll_out.all if serving.encoders is not None]
+
+    def bind(name: str, read: Callable[[EncoderReport], float]) -> None:
+        metrics.bind(
+            f"foveate_encoder_worker_{name}",
+            lambda: {str(one.worker): read(one) for pool in pools() for one in pool.report()},
+        )
+
+    bind("breaker", lambda one: _BREAKER[one.state])
+    bind("draining", lambda one: one.state == "draining")
+    bind("waiting", lambda one: one.waiting)
+    bind("held", lambda one: one.held)
+    bind("batches_total", lambda one: one.batches)
+    bind("pictures_total", lambda one: one.pictures)
+    bind("busy_seconds_total", lambda one: one.busy_seconds)
+    bind("restarts_total", lambda one: one.restarts)
+    metrics.bind("foveate_encoder_workers", lambda: sum(pool.alive for pool in pools()))
+    metrics.bind("foveate_encoder_workers_wanted", lambda: sum(pool.wanted for pool in pools()))
+    metrics.bind("foveate_encoder_local_pictures_total", lambda: sum(pool.local_pictures for pool in pools()))
 
 
 def _bind_upstreams(metrics: Metrics, relay: Relay | None) -> None:

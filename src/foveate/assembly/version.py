@@ -47,17 +47,18 @@ def served_name(settings: Settings, files: ModelFiles) -> str:
 
 
 async def load_version(
-    files: ModelFiles, name: str, settings: Settings, *, runtime: LocalRuntime, number: int, say: Say, load: Load
-) -> Serving:
+    files: ModelFiles, name: str, settings: Settings, *, runtime: LocalRuntime, number: int, say: Say, load: Load,
+    encode_workers: int | None = None,
+) -> Serving:  # fmt: skip
     """Start a version's workers and engine while its prompt side loads, and take a picture through them.
 
-    ``number`` counts the versions that this server had: its processes are named by it. The first failure ends the others: raises
-    StartupError with none left running.
+    ``number`` counts the versions that this server had: its processes are named by it. ``encode_workers``: other than the settings say.
+    The first failure ends the others: raises StartupError with none left running.
     """
     media = MediaPool(runtime, pool_config(settings, files, number), load)
     engine = engine_of(settings, files, name, runtime=runtime, number=number, say=say, load=load)
     reference = reference_of(settings, files, engine, runtime=runtime, number=number)
-    encoders = encoders_of(settings, files, engine, runtime=runtime, number=number, load=load)
+    encoders = encoders_of(settings, files, engine, runtime=runtime, number=number, load=load, workers=encode_workers)
     loading: list[TextWork] = []
 
     async def stop() -> None:
@@ -81,8 +82,9 @@ async def load_version(
             raise StartupError("The encode workers have loaded another vision encoder than the engine. Start again.")
         loading.append(text := TextWork(prompt_side.result()))
         serving = Serving(
-            files.name, prompt_side.result(), text, media, encoders, engine, restarts=lambda: engine.restarts, stop=stop
-        )
+            files.name, prompt_side.result(), text, media, encoders, engine, restarts=lambda: engine.restarts, stop=stop,
+            encoders=encoders,
+        )  # fmt: skip
         await warm(serving, runtime.arena)
         if reference is not None:
             say(agreed(await check_embeddings(serving, reference, runtime.arena), reference))
@@ -98,14 +100,18 @@ async def load_version(
 
 
 def another_version(
-    settings: Settings, *, runtime: LocalRuntime, say: Say, load: Load
+    settings: Settings, *, runtime: LocalRuntime, say: Say, load: Load, encode_workers: Callable[[], int]
 ) -> Callable[[str], Awaitable[Serving]]:
     """Return what loads further versions beside the first, under the name that clients know the first by."""
     numbers = itertools.count(1)
 
     async def loaded(path: str) -> Serving:
         files, name = await find_model(path, settings, say)
-        return await load_version(files, name, settings, runtime=runtime, number=next(numbers), say=say, load=load)
+        workers = encode_workers()
+        number = next(numbers)
+        return await load_version(
+            files, name, settings, runtime=runtime, number=number, say=say, load=load, encode_workers=workers
+        )
 
     return loaded
 

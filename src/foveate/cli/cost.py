@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate import settings
-from foveate.cli.canary import Key
+from foveate.cli.admin_request import Key
 from foveate.cli.log_source import (
     Config,
     File,

@@ -15,6 +15,7 @@ from foveate.cli.keys import keys
 from foveate.cli.log import log
 from foveate.cli.serve import serve
 from foveate.cli.show_settings import show_settings
+from foveate.cli.topology import topology
 from foveate.core.errors import StartupError
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ app.command("settings")(show_settings)
 app.add_typer(keys, name="keys")
 app.add_typer(log, name="log")
 app.add_typer(canary, name="canary")
+app.add_typer(topology, name="topology")
 
 
 def run() -> None:

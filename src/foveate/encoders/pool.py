@@ -82,6 +82,30 @@ class EncoderPool:
         """Have only encoders of this version from now on; return how many workers had another one. Those are replaced."""
         return self._workers.expect(encoder_version)
 
+    @property
+    def wanted(self) -> int:
+        """How many workers there are to be."""
+        return self._workers.wanted
+
+    @property
+    def encodes_locally(self) -> bool:
+        """Whether the engine's process can encode where no worker does."""
+        return self._local is not None
+
+    async def resize(self, workers: int, *, drain_seconds_max: float) -> None:
+        """Have so many workers from now on; with none the engine's process encodes. No picture fails by it.
+
+        Raises StartupError when new ones cannot start, ValueError for none where the engine's process cannot encode.
+        """
+        if not workers and self._local is None:
+            raise ValueError("with no encode worker nobody would encode")
+        await self._workers.resize(workers, drain_seconds_max=drain_seconds_max)
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died and were replaced, or are about to be."""
+        return self._workers.past.restarts + sum(seat.restarts for seat in self._workers.seats)
+
     async def stop(self, *, seconds_max: float) -> None:
         """End all workers; what waits or is held fails."""
         self._workers.stopped = True
@@ -117,7 +141,7 @@ class EncoderPool:
         if self._local is None or self._workers.stopped:
             raise EncodersUnavailable(retry_after_seconds=1.0)
         image = await self._local.encode(ticket.prepared, ticket.out, deadline=ticket.deadline, purpose=ticket.purpose)
-        self.local_pictures += 1
+        self.local_pictures += bool(self._workers.wanted)
         self._blame(ticket)
         return image
 
@@ -241,7 +265,7 @@ class EncoderPool:
         self._place([ticket for ticket in self._line if ticket.owner is None])
         self._dispatch()
 
-    def condemned(self, seat: Seat) -> None:
+    def closed(self, seat: Seat) -> None:
         """See the watcher."""
         self._move_from(seat)
 
@@ -259,7 +283,8 @@ class EncoderPool:
                     back.append(ticket)
         if self._workers.stopped:
             return
-        logger.error("encode worker %d ended; another is started, %d pictures are moved", seat.index, len(back))
+        if not seat.draining:
+            logger.error("encode worker %d ended; another is started, %d pictures are moved", seat.index, len(back))
         self._back_to_line(back)
         self._move_from(seat)
 

@@ -45,6 +45,17 @@ class EncoderReport(msgspec.Struct, frozen=True):
     restarts: int
 
 
+class Past:
+    """What workers did whose places are no more."""
+
+    def __init__(self) -> None:
+        self.restarts = 0
+
+    def note(self, seat: Seat) -> None:
+        """A place is given up; the end of its last worker was wanted."""
+        self.restarts += seat.restarts
+
+
 class Seat:
     """One worker at a time. Decides nothing about pictures: :class:`foveate.encoders.pool.EncoderPool` does."""
 
@@ -104,7 +115,7 @@ class Seat:
         """The worker has ended: return what it held, the batch that ran first."""
         self.worker = None
         self.deaths += 1
-        self.restarts += 1
+        self.restarts += not self.draining
         self.health = failed(self.health, now(), failures_max=FAILURES_MAX, gone=True)
         held = list(self._batches)
         self._batches.clear()

@@ -6,6 +6,7 @@ Does not cover: what a worker is given and what becomes of it when the worker en
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import msgspec
 
 from foveate.core.errors import FoveateError, StartupError
 from foveate.encoders.messages import EncoderConfig, EncoderInfo, WorkerReceives, WorkerSends
-from foveate.encoders.seat import Seat
+from foveate.encoders.seat import Past, Seat
 from foveate.encoders.ticket import Ticket
 from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS = 0.05
 _BACKOFF_SECONDS_MAX = 5.0
+_STOP_SECONDS = 2.0
 
 
 class PoolConfig(msgspec.Struct, frozen=True):
@@ -56,8 +58,8 @@ class Watcher(Protocol):
         """A worker sent a message about a picture."""
         ...
 
-    def condemned(self, seat: Seat) -> None:
-        """A worker will be given nothing more. It still holds what it held."""
+    def closed(self, seat: Seat) -> None:
+        """A worker is to be given nothing more. It still holds what it held."""
         ...
 
     def gone(self, seat: Seat, held: list[list[Ticket]]) -> None:
@@ -69,17 +71,16 @@ class Workers:
     """The seats and what keeps them taken. Owned by the event loop."""
 
     def __init__(self, runtime: Runtime, config: PoolConfig, told: Watcher, load: Load) -> None:
-        self.seats = [
-            Seat(config.first_index + place, load.encoder(), Pulse(config.hang_seconds))
-            for place in range(config.workers)
-        ]
         self.stopped = False
+        self.past = Past()
+        self._resizing = asyncio.Lock()
         self._runtime = runtime
         self._config = config
         self._told = told
         self._load = load
         self._version = ""
         self._watch_task: asyncio.Task[None] | None = None
+        self.seats = [self._seat(config.first_index + place) for place in range(config.workers)]
 
     async def start(self) -> None:
         """Start every worker and wait until all are ready. Raises StartupError, with none left running."""
@@ -109,6 +110,64 @@ class Workers:
         for seat in self.seats:
             self._load.forget(seat.load)
 
+    @property
+    def wanted(self) -> int:
+        """How many workers there are to be."""
+        return sum(not seat.draining for seat in self.seats)
+
+    async def resize(self, workers: int, *, drain_seconds_max: float) -> None:
+        """Have so many workers. New ones are ready when this returns; from those that go, what waits is moved at once, what they run is
+        finished within ``drain_seconds_max``, else moved too. Raises StartupError when new ones cannot start; then all is as before.
+        """
+        async with self._resizing:
+            more = workers - self.wanted
+            if more > 0:
+                await self._add(more)
+            elif more < 0:
+                going = sorted(self.seats, key=lambda seat: seat.index)[more:]
+                await asyncio.gather(*(self._drain(seat, drain_seconds_max) for seat in going))
+
+    async def _add(self, count: int) -> None:
+        taken = {seat.index for seat in self.seats}
+        free = (index for index in itertools.count(self._config.first_index) if index not in taken)
+        added = [self._seat(index) for index in itertools.islice(free, count)]
+        self.seats += added
+        ready = False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for seat in added:
+                    tasks.create_task(self._start(seat))
+            ready = True
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            if ready:
+                for seat in added:
+                    self._keep(seat)
+            else:
+                await asyncio.gather(*(self._drain(seat, 0.0) for seat in added))
+
+    def _seat(self, index: int) -> Seat:
+        return Seat(index, self._load.encoder(), Pulse(self._config.hang_seconds))
+
+    async def _drain(self, seat: Seat, seconds_max: float) -> None:
+        seat.draining = True
+        self._told.closed(seat)
+        try:
+            async with asyncio.timeout(seconds_max):
+                await seat.idle.wait()
+        except TimeoutError:
+            logger.warning("encode worker %d has not finished within %g s and is ended", seat.index, seconds_max)
+            seat.condemn()
+        if seat.keeper is not None:
+            seat.keeper.cancel()
+            await asyncio.gather(seat.keeper, return_exceptions=True)
+        if seat.worker is not None:
+            await seat.worker.stop(seconds_max=_STOP_SECONDS)
+        self.seats.remove(seat)
+        self._load.forget(seat.load)
+        self.past.note(seat)
+
     def expect(self, encoder_version: str) -> int:
         """Have only encoders of this version from now on; return how many workers had another one. Those are replaced."""
         self._version = encoder_version
@@ -121,7 +180,7 @@ class Workers:
         """Kill a worker, to be replaced."""
         logger.warning("encode worker %d is killed: %s", seat.index, why)
         seat.condemn()
-        self._told.condemned(seat)
+        self._told.closed(seat)
 
     async def _start(self, seat: Seat) -> None:
         config, place = self._config, seat.index - self._config.first_index

@@ -23,6 +23,7 @@ from foveate.journey.port import (
     Terms,
     Unpacked,
 )
+from foveate.journey.topology_port import TopologyOperator
 from foveate.observe.observer import Observer
 
 
@@ -90,6 +91,10 @@ class Deferred:
     def canary(self) -> CanaryOperator:
         """See the port. Raises EngineUnavailable while loading."""
         return self._loaded().canary()
+
+    def topology(self) -> TopologyOperator:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().topology()
 
     def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:
         """See the port. Raises EngineUnavailable while loading."""

@@ -21,6 +21,7 @@ from foveate.journey.cache_port import CacheOperator
 from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.holds import EarlyHold
 from foveate.journey.in_flight import Charge
+from foveate.journey.topology_port import TopologyOperator
 from foveate.observe.observer import Observer
 
 
@@ -266,6 +267,10 @@ class Service(Protocol):
 
     def canary(self) -> CanaryOperator:
         """What an operator may do with a new version of the model."""
+        ...
+
+    def topology(self) -> TopologyOperator:
+        """What an operator may do with the encode workers."""
         ...
 
     def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:

@@ -28,6 +28,11 @@ class RollOut:
         """Every version that has processes."""
         return [self.stable, *([self.trial.new] if self.trial is not None else []), *self.retiring]
 
+    def encode_workers(self) -> int:
+        """Return how many encode workers a version is to have."""
+        pool = self.stable.encoders
+        return 0 if pool is None else pool.wanted
+
     @property
     def media_restarts(self) -> int:
         """Media workers replaced, those of versions that are gone included."""

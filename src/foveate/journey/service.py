@@ -30,6 +30,8 @@ from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked
 from foveate.journey.room import take
 from foveate.journey.tools import Tools
+from foveate.journey.topology import Topologies
+from foveate.journey.topology_port import TopologyOperator
 from foveate.journey.upload import Upload
 from foveate.media.headers.container import VIDEO_FORMATS
 from foveate.media.messages import JobFailed, Unpack, UnpackDone
@@ -49,6 +51,7 @@ class Journey:
         """Without ``canaries`` no new version can be tried."""
         self.tools = tools
         self._canaries = canaries or Canaries(tools, None)
+        self._topologies = Topologies(tools.roll_out, tools.observer)
         self.relays = tools.relay is not None
         self._models = models
         self.body_bytes_max = tools.limits.body_bytes_max
@@ -264,6 +267,14 @@ class Journey:
     def canary(self) -> CanaryOperator:
         """What an operator may do with a new version of the model."""
         return self._canaries
+
+    async def aclose(self) -> None:
+        """Give up what an operator asked for and is not done."""
+        await self._topologies.aclose()
+
+    def topology(self) -> TopologyOperator:
+        """What an operator may do with the encode workers."""
+        return self._topologies
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:
         """Open the journey of one request."""

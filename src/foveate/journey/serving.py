@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from foveate.encoders.pool import EncoderPool
 from foveate.encoders.port import Encoder
 from foveate.engines.port import Engine
 from foveate.journey.text import TextWork
@@ -21,6 +22,7 @@ from foveate.models.port import PromptSide
 class Serving:
     """The collaborators that belong to one version. ``name`` is the directory or hub id that it was loaded from.
 
+    ``encoder`` is whatever encodes for it; ``encoders`` the same where workers of ours may do it, so that they can be counted and changed.
     ``restarts`` tells how many of its engine's processes were replaced; ``stop`` ends all of them.
     """
 
@@ -32,6 +34,7 @@ class Serving:
     engine: Engine
     restarts: Callable[[], int]
     stop: Callable[[], Awaitable[None]]
+    encoders: EncoderPool | None = None
     users: int = field(default=0, init=False)
     _unused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 

@@ -57,7 +57,8 @@ class TraceSink(Protocol):
 
 
 class Observer:
-    """Feeds ``metrics``, ``costs`` and, where there is one, the request log. ``kv_prefix`` is what engines reported since the start."""
+    """Feeds ``metrics``, ``costs`` and, where there is one, the request log. ``kv_prefix`` is what engines reported since the start,
+    ``topology`` where the encoder runs from now on."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Observer:
         """``on`` false: it counts how requests ended and by what error or limit, and nothing else (the setting observe.requests)."""
         self.metrics = metrics
         self._log = log
-        self._topology = topology
+        self.topology = topology
         self.on = on
         self.traces = traces
         self.costs = CostBook(Prices()) if costs is None else costs
@@ -150,7 +151,7 @@ class Observer:
     def _times(self, record: LedgerRecord) -> None:
         # Stages only where there was a first token: how far a failed request had come by then is no one's latency.
         observe = self.metrics.observe
-        breakdown, modality, topology = record.breakdown, record.modality, self._topology
+        breakdown, modality, topology = record.breakdown, record.modality, self.topology
         observe("foveate_request_seconds", modality, topology, value=breakdown.total_ms / 1e3)
         if breakdown.ttft_ms is None:
             return

@@ -61,6 +61,7 @@ def _encoders() -> list[Metric]:
         Metric(encoder, "foveate_encoder_batch_pictures", "histogram", batch, (), BATCH),
         Metric(encoder, "foveate_encoder_busy_seconds_total", "counter", busy),
         _read(encoder, "encoders_busy", "gauge", share),
+        *_encode_workers(),
         _read(engine, "engine_ready", "gauge", "1 when this engine process can take a request, else 0.", of),
         _read(engine, "engine_in_flight", "gauge", "Requests under way in it.", of),
         _read(
@@ -73,6 +74,34 @@ def _encoders() -> list[Metric]:
         Metric(engine, "foveate_kv_handed_on_bytes_total", "counter", "Bytes of their K/V and logits."),
         _read(engine, "llm_waiting", "gauge", waiting),
         _read(engine, "llm_running", "gauge", "Requests whose tokens the language model draws."),
+    ]
+
+
+def _encode_workers() -> list[Metric]:
+    of = Label("worker", settings="topology.encoders")
+
+    def read(name: str, kind: Kind, help_: str, *labels: Label) -> Metric:
+        return _read("Encode workers", f"encoder_{name}", kind, help_, *labels)
+
+    breaker = "0 closed: it is given pictures; 1 half open: one batch at a time, as it came back from a failure; 2 open: none."
+    local = "Pictures that the engine's process encoded because no encode worker could."
+    return [
+        read("workers", "gauge", "Encode workers that can be given pictures; 0 when aggregated."),
+        read("workers_wanted", "gauge", "Encode workers that there are to be."),
+        read("local_pictures_total", "counter", local),
+        read("worker_breaker", "gauge", breaker, of),
+        read("worker_draining", "gauge", "1 while it finishes what it has, to end.", of),
+        read("worker_waiting", "gauge", "Pictures in the line that are its own.", of),
+        read("worker_held", "gauge", "Pictures that it was given and has not answered.", of),
+        read("worker_batches_total", "counter", "Batches that it was given; with its pictures, their size.", of),
+        read("worker_pictures_total", "counter", "Pictures that it encoded.", of),
+        read(
+            "worker_busy_seconds_total",
+            "counter",
+            "Time that it encoded; its rate is the share of time it is busy.",
+            of,
+        ),
+        read("worker_restarts_total", "counter", "Times that it died or was killed, and replaced.", of),
     ]
 
 

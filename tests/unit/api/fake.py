@@ -27,6 +27,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.decisions.cache_sizing import advise
 from foveate.decisions.miss_ratio import MissRatioCurve
+from foveate.encoders.seat import EncoderReport
 from foveate.engines.port import FinishEvent, RelayReport, TokenEvent, TokenLogprob, TokenStep
 from foveate.journey.cache_port import (
     Alias,
@@ -56,6 +57,7 @@ from foveate.journey.port import (
     UrlTerms,
     Usage,
 )
+from foveate.journey.topology_port import Kind, TopologyReport
 from foveate.observe.labels import CacheName
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import KvPrefix, Observer
@@ -233,6 +235,7 @@ class FakeService:
     cached: FakeCaches = field(default_factory=lambda: FakeCaches())
     observer: Observer = field(default_factory=lambda: Observer(Metrics(), None))
     tried: FakeCanary = field(default_factory=lambda: FakeCanary())
+    placed: FakeTopology = field(default_factory=lambda: FakeTopology())
     ended: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     refused_tenants: list[str | None] = field(default_factory=list)
@@ -266,6 +269,9 @@ class FakeService:
 
     def canary(self) -> FakeCanary:
         return self.tried
+
+    def topology(self) -> FakeTopology:
+        return self.placed
 
     async def reload(self) -> Reloaded:
         if self.reload_refused is not None:
@@ -358,6 +364,24 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 def with_parts(*parts: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": list(parts)}]}
+
+
+@dataclass
+class FakeTopology:
+    """Notes what it is asked, and refuses with ``refusal`` where there is one."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    refusal: FoveateError | None = None
+
+    def report(self) -> TopologyReport:
+        worker = EncoderReport(0, "up", waiting=1, held=2, batches=3, pictures=4, busy_seconds=0.5, restarts=0)
+        return TopologyReport("e-pd", 1, waiting=1, local=True, local_pictures=0, workers=(worker,))
+
+    async def set(self, kind: Kind, encoders: int) -> TopologyReport:
+        self.asked.append((kind, encoders))
+        if self.refusal is not None:
+            raise self.refusal
+        return self.report()
 
 
 @dataclass

@@ -35,6 +35,7 @@ def with_keys(**fields: object) -> FakeService:
         ("DELETE", "/admin/aliases/acme/mine/1"),
         ("GET", "/admin/cost"),
         ("GET", "/admin/slo"),
+        ("GET", "/admin/topology"),
         ("GET", "/admin/upstreams"),
         ("POST", "/admin/upstreams/gpu1:8000/drain"),
         ("POST", "/admin/upstreams/gpu1:8000/resume"),

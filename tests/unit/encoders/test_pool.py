@@ -266,3 +266,45 @@ async def test_workers_with_another_encoder_than_the_engines_are_not_used() -> N
         assert bench.pool.expect("old") == 0
         assert bench.pool.expect("new") == 2
         assert bench.pool.alive == 0
+
+
+async def test_workers_come_and_go_and_no_picture_fails() -> None:
+    async with benches(local=True, workers=1) as bench:
+        found: list[int] = []
+        over = asyncio.Event()
+
+        async def ask(number: int) -> None:
+            while not over.is_set():
+                found.append(await bench.encode("sleep 0.01", of=f"{number} {len(found)}"))
+
+        clients = [asyncio.ensure_future(ask(number)) for number in range(6)]
+        for workers in (3, 1, 0, 2):
+            await bench.pool.resize(workers, drain_seconds_max=5)
+            assert (bench.pool.alive, bench.pool.wanted) == (workers, workers)
+            seen = len(found)
+            while len(found) < seen + 12:
+                await asyncio.sleep(0.01)
+            now_there = set(found[seen + 6 :])
+            assert now_there <= ({LOCAL} if workers == 0 else set(range(workers)))
+        over.set()
+        await asyncio.gather(*clients)
+        assert bench.pool.restarts == 0
+
+
+async def test_a_worker_that_does_not_finish_in_time_is_ended_and_its_picture_moves() -> None:
+    async with benches(hang_seconds=600) as bench:
+        tasks = [asyncio.ensure_future(bench.encode("stop_once 1", of=f"{number}")) for number in range(4)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await bench.pool.resize(1, drain_seconds_max=0.1)
+        assert await asyncio.gather(*tasks) == [0] * 4
+
+
+async def test_none_is_refused_where_nobody_would_encode_and_a_failed_start_changes_nothing() -> None:
+    async with benches(workers=1) as bench:
+        with pytest.raises(ValueError, match="nobody"):
+            await bench.pool.resize(0, drain_seconds_max=1)
+        bench.pool._workers._config = PoolConfig(1, EncoderConfig("refuse"), entry="tests.workers:encoding")
+        with pytest.raises(StartupError):
+            await bench.pool.resize(3, drain_seconds_max=1)
+        assert [report.worker for report in bench.pool.report()] == [0]
+        assert await bench.encode() == 0

@@ -78,6 +78,7 @@ from foveate.core.errors.request import (
     RequestNotFound,
     RouteNotFound,
     SettingsRefused,
+    TopologyRefused,
     Unauthenticated,
     UnsupportedParameter,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "TooManyImages",
     "TooManyRedirects",
     "TooManyVideos",
+    "TopologyRefused",
     "Unauthenticated",
     "UnsupportedParameter",
     "UpstreamBusy",

@@ -81,6 +81,14 @@ class CanaryRefused(Refused):
     sentence = "The new version cannot be served."
 
 
+class TopologyRefused(Refused):
+    """The server cannot have the topology that an operator asked for; what there was stays."""
+
+    code = "topology_refused"
+    kind = Kind.CONFLICT
+    sentence = "The server cannot have this topology."
+
+
 class MethodNotAllowed(Refused):
     """The path is part of the API, but not with this method; the header ``Allow`` names those that are."""
 

@@ -1,0 +1,54 @@
+"""Where encode workers run, as the settings say."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from foveate.assembly.encoders import check_topology, dealt, engine_encodes, threads_each
+from foveate.core.errors import StartupError
+from foveate.settings import load
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "found"),
+    [
+        ((), 2, ()),
+        ((2, 3), 1, ((2, 3),)),
+        ((2, 3), 2, ((2,), (3,))),
+        ((2, 3, 4, 5, 6), 2, ((2, 4, 6), (3, 5))),
+        ((2,), 3, ((2,),)),
+    ],
+)
+def test_cores_are_dealt_out_in_turn(cpus: tuple[int, ...], workers: int, found: Any) -> None:
+    assert dealt(cpus, workers) == found
+
+
+def test_workers_share_the_cores_but_one() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert threads_each(1) == max(1, cores - 1)
+    assert threads_each(64) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"topology.kind": "e-pd", "engine.kind": "upstream"}, "leave out --topology"),
+        ({"topology.encoder_cpus": "100000"}, "topology.encoder_cpus names the core 100000"),
+        ({"engine.cpus": "100000"}, "engine.cpus"),
+        ({"media.cpus": "100000"}, "media.cpus"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_loaded(flags: dict[str, str], said: str) -> None:
+    with pytest.raises(StartupError) as refused:
+        check_topology(load(flags))
+    assert said in refused.value.public
+
+
+def test_the_engines_process_holds_a_tower_unless_told_not_to() -> None:
+    assert engine_encodes(load({}))
+    assert engine_encodes(load({"topology.kind": "e-pd"}))
+    assert not engine_encodes(load({"topology.kind": "e-pd", "topology.fallback": "off"}))
+    assert engine_encodes(load({"topology.fallback": "off"})), "with agg there is nobody else"
