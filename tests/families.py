@@ -28,10 +28,12 @@ _LLAMA: dict[str, Any] = {
     "max_position_embeddings": 8192,
 }
 _QWEN2 = {**_LLAMA, "model_type": "qwen2"}
-_MISTRAL = {**_LLAMA, "model_type": "mistral", "sliding_window": None, "head_dim": 16}
+_MISTRAL = {**_LLAMA, "model_type": "mistral", "sliding_window": None, "head_dim": 32}
 _TOWER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
 _CLIP = {**_TOWER, "model_type": "clip_vision_model", "image_size": 56, "patch_size": 14}
 _SIGLIP = {**_CLIP, "model_type": "siglip_vision_model", "vision_use_head": False}
+_NARROW = {"gemma3": 0.02, "mistral3": 0.1}
+"""Spread of token embeddings where wider ones drown the pictures: Gemma's are scaled up in front and used again behind."""
 _PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
 _SQUARE = {"height": 56, "width": 56}
 
@@ -62,6 +64,8 @@ def build_family(name: str, directory: str | Path, *, chat_template: bool = True
         for parameter_name, parameter in model.named_parameters():
             if "image_newline" in parameter_name or "mm_input_projection" in parameter_name:
                 parameter.normal_(std=0.2)
+            elif name in _NARROW and "embed_tokens" in parameter_name:
+                parameter.normal_(std=_NARROW[name])
             elif parameter.ndim >= 2:
                 parameter.normal_(std=0.5 if "embed" in parameter_name else parameter.shape[-1] ** -0.5)
     model.generation_config.eos_token_id = None
@@ -69,8 +73,22 @@ def build_family(name: str, directory: str | Path, *, chat_template: bool = True
         processor.chat_template = template(picture)
     directory = Path(directory)
     model.eval().save_pretrained(directory)
+    if name == "gemma3":
+        _name_as_published(directory / "model.safetensors")
     processor.save_pretrained(directory)
     return directory
+
+
+def _name_as_published(path: Path) -> None:
+    """Give a SigLIP tower's weights the names of published checkpoints: transformers reads both and writes others, vLLM reads these."""
+    from safetensors.torch import load_file, save_file
+
+    tower = "vision_tower."
+    named = {
+        key.replace(tower, f"{tower}vision_model.", 1) if f"{tower}vision_model." not in key else key: value
+        for key, value in load_file(path).items()
+    }
+    save_file(named, path, metadata={"format": "pt"})
 
 
 def edit_json(path: Path, **changes: Any) -> None:
@@ -303,13 +321,15 @@ def _gemma3() -> Parts:
 
     named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
     tokenizer = _tokenizer(list(named.values()), bos="<bos>", named=named)
+    # As every Gemma's has them; vLLM looks for them.
+    tokenizer.add_tokens(["\n" * count for count in range(1, 5)])
     begin, end, soft = _ids(tokenizer, *named.values())
     text = {
         **{key: value for key, value in _LLAMA.items() if key != "model_type"},
         "num_hidden_layers": 4,
-        "head_dim": 16,
+        "head_dim": 32,
         "sliding_window": 16,
-        "query_pre_attn_scalar": 16,
+        "query_pre_attn_scalar": 32,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "eos_token_id": 1,
         "bos_token_id": 2,

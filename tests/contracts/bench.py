@@ -18,7 +18,7 @@ from foveate.engines.embedded.kv_room import KvRoom
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.engines.embedded.split import SplitFleet
 from foveate.engines.fleet import Fleet
-from foveate.engines.port import EngineWork, FinishEvent, PictureInput, TokenEvent
+from foveate.engines.port import EngineWork, FinishEvent, PictureInput, PixelInput, TokenEvent
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import VllmConfig
@@ -71,8 +71,9 @@ class Bench:
         self.arena = self.runtime.arena
         self.restarted = asyncio.Event()
         self.engine = ENGINES[name](files, self.runtime, self._back, **changes)
-        self.prompts = models.load_prompt_side(files)
-        self.processor = models.load_picture_processor(files.directory)
+        self.pixels = "pixels" in self.engine.accepts
+        self.prompts = models.load_prompt_side(files, pixels=self.pixels)
+        self.processor = models.load_picture_processor(files.directory, pixels=self.pixels)
         self._requests = 0
 
     @property
@@ -107,12 +108,18 @@ class Bench:
         turns = [Turn("user", (*parts, TextPart(question)))]
         token_ids = self.prompts.tokenize(self.prompts.render(turns), [one.replacement for one in prepared])
         names = contents or [""] * len(prepared)
+        self._requests += 1
+        work = EngineWork(f"request-{self._requests}", token_ids, [], sampling, now() + 60)
+        if self.pixels:
+            pixels = [
+                PixelInput(one.inputs, one.rows, one.meta, name) for one, name in zip(prepared, names, strict=True)
+            ]
+            return msgspec.structs.replace(work, pixels=pixels)
         pictures = [
             PictureInput(image.embeddings, image.rows, one.meta, name)
             for one, image, name in zip(prepared, images, names, strict=True)
         ]
-        self._requests += 1
-        return EngineWork(f"request-{self._requests}", token_ids, pictures, sampling, now() + 60)
+        return msgspec.structs.replace(work, pictures=pictures)
 
     async def answer(self, work: EngineWork) -> tuple[str, list[TokenEvent], list[FinishEvent]]:
         tokens: list[TokenEvent] = []

@@ -19,8 +19,8 @@ from foveate.engines.embedded.split import Role, SplitFleet
 from foveate.engines.fleet import Fleet
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
+from foveate.engines.vllm.config import CAUSAL_ON_CPU, PIXEL_FAMILIES, VllmConfig
 from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
-from foveate.engines.vllm.config import VllmConfig
 from foveate.models.loading import ModelFiles
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
@@ -141,14 +141,26 @@ def _embedded_config(settings: Settings, files: ModelFiles, name: str) -> Embedd
     )
 
 
+def takes_pixels(settings: Settings, files: ModelFiles) -> bool:
+    """Whether this model's pictures go to the engine as pixels."""
+    return settings.engine.kind == "vllm" and files.family in PIXEL_FAMILIES
+
+
 def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig:
     if find_spec("vllm") is None:
         raise StartupError("vLLM is not installed here: make serve-vllm installs it, or see docs/vllm.md.")
-    if files.family not in VLLM_FAMILIES:
+    taken = VLLM_FAMILIES | PIXEL_FAMILIES
+    if files.family not in taken:
         raise StartupError(
-            f"The vLLM engine does not take models of the family {files.family}, but of: {', '.join(sorted(VLLM_FAMILIES))}."
+            f"The vLLM engine does not take models of the family {files.family}, but of: {', '.join(sorted(taken))}."
         )
     chosen, cpu = settings.engine, settings.model.device == "cpu"
+    if cpu and files.family in CAUSAL_ON_CPU:
+        log.warning(
+            "vLLM on a CPU lets each token of a picture see only those before it, which this model was not trained for: answers differ "
+            "from the embedded engine's",
+            family=files.family,
+        )
     try:
         args = settings.vllm.arguments()
     except ValueError as error:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from foveate.assembly.encoders import encoders_of
-from foveate.assembly.engines import engine_of, engine_processes, spare_cores
+from foveate.assembly.engines import engine_of, engine_processes, spare_cores, takes_pixels
 from foveate.assembly.reference import agreed, reference_of
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
@@ -72,7 +72,10 @@ async def load_version(
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            prompt_side = tasks.create_task(asyncio.to_thread(load_prompt_side, files, appearance(settings)))
+            loaded = asyncio.to_thread(
+                load_prompt_side, files, appearance(settings), pixels=takes_pixels(settings, files)
+            )
+            prompt_side = tasks.create_task(loaded)
             tasks.create_task(media.start())
             tasks.create_task(engine.start())
             if reference is not None:
@@ -122,7 +125,9 @@ def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfi
     return PoolConfig(
         workers=workers,
         first_index=number * workers,
-        config=WorkerConfig(files.directory, appearance(settings), media.decode_pixels_max),
+        config=WorkerConfig(
+            files.directory, appearance(settings), media.decode_pixels_max, takes_pixels(settings, files)
+        ),
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,
         memory_bytes_max=media.worker_memory_bytes_max,

@@ -18,10 +18,23 @@ from foveate.core.stages import Stage
 
 
 class ProcessorEntry(msgspec.Struct, frozen=True):
-    """A picture's model inputs, and what making them cost, by stage, in milliseconds (media_decode, mm_processor)."""
+    """A picture's model inputs, and what making them cost, by stage, in milliseconds (media_decode, mm_processor).
+
+    Where the engine takes pixels they are those, resized; the processor version in the key is another then.
+    """
 
     prepared: PreparedImage
     cost_ms: Mapping[Stage, float]
+
+    @property
+    def replacement(self) -> str:
+        """The text that stands for the picture in the prompt."""
+        return self.prepared.replacement
+
+    @property
+    def rows(self) -> int:
+        """The embedding rows that it becomes."""
+        return self.prepared.rows
 
     @property
     def slot(self) -> Slot:

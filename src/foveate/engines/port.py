@@ -7,7 +7,7 @@ Every implementation passes ``tests/contracts/test_engine_contract.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -35,8 +35,22 @@ class PictureInput(msgspec.Struct, frozen=True):
     content: str = ""
 
 
+class PixelInput(msgspec.Struct, frozen=True):
+    """One picture of a prompt as pixels, for an engine that has a processor and an encoder of its own.
+
+    ``pixels`` holds one tensor of that name, uint8 [height, width, 3]; ``rows`` are the prompt's tokens that its embeddings take, and
+    ``meta`` is what the engine's processor is told and held to (:mod:`foveate.models.pixels`). ``content`` as in :class:`PictureInput`.
+    """
+
+    pixels: TensorBundle
+    rows: int
+    meta: dict[str, list[int]]
+    content: str = ""
+
+
 class EngineWork(msgspec.Struct, frozen=True):
-    """A prompt ready for prefill: token ids with every picture's placeholder already expanded, and the pictures.
+    """A prompt ready for prefill: token ids with every picture's placeholder already expanded, and the pictures: ``pictures``, or
+    ``pixels`` where the engine takes those.
 
     ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds;
     past it the engine gives up the request. KV of this prompt may be reused for requests of the same ``scope`` only. An engine that
@@ -54,6 +68,12 @@ class EngineWork(msgspec.Struct, frozen=True):
     tool_use: ToolUse | None = None
     chat: bool = False
     whole: bool = False
+    pixels: list[PixelInput] = []
+
+    @property
+    def visuals(self) -> Sequence[PictureInput | PixelInput]:
+        """The prompt's pictures in whichever form."""
+        return self.pixels or self.pictures
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -75,8 +95,9 @@ class TokenStep(msgspec.Struct, frozen=True, array_like=True):
 class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
     """New output of one choice. ``text`` never splits a character and may be empty; ``token_ids`` are those drawn since the last event.
 
-    The first event of a request carries ``spans``: llm_queue and llm_prefill, the latter ending when the engine sent this event.
-    ``reasoning`` and ``calls`` of tools are beside ``text``, of engines that tell them apart.
+    The first event of a request carries ``spans``: llm_queue and llm_prefill, the latter ending when the engine sent this event; where it
+    took pixels, mm_processor before them and vision_encode in between, if there was any. ``reasoning`` and ``calls`` of tools are beside
+    ``text``, of engines that tell them apart.
     It also carries ``prompt_logprobs``, where they were asked for: JSON as vLLM's, made where they are, as they may be many.
     """
 
@@ -188,8 +209,8 @@ class RelayEvent(msgspec.Struct, frozen=True):
 class EngineInfo(msgspec.Struct, frozen=True):
     """What an engine says of itself once it is ready.
 
-    ``embedding_bytes_per_row`` counts one embedding row with all its DeepStack levels, in the encoder's dtype, ``embedding_dtype``;
-    ``embedding_levels`` counts the main one too. A prefilled prompt takes
+    ``embedding_bytes_per_row`` counts one embedding row with all its DeepStack levels, in the encoder's dtype, ``embedding_dtype``, 0 where
+    pictures go in as pixels; ``embedding_levels`` counts the main one too. A prefilled prompt takes
     ``kv_bytes_per_token`` for each of its tokens, and ``kv_bytes_fixed`` once; 0 where the engine hands none on.
     """
 

@@ -25,11 +25,11 @@ def chain(work: EngineWork, picture_token_id: int) -> tuple[Link, ...]:
 def _links(work: EngineWork, picture_token_id: int) -> Iterator[Link]:
     ids = np.asarray(work.token_ids, np.int64)
     places = _places(work, ids, picture_token_id)
-    if len(places) < len(work.pictures):
+    if len(places) < len(work.visuals):
         return
     name = named(work.scope.encode())
     at = 0
-    for picture, (start, end) in zip(work.pictures, places, strict=True):
+    for picture, (start, end) in zip(work.visuals, places, strict=True):
         for begin in range(at, start, BLOCK_TOKENS):
             stop = min(begin + BLOCK_TOKENS, start)
             name = named(name, ids[begin:stop].tobytes())
@@ -47,7 +47,7 @@ def _links(work: EngineWork, picture_token_id: int) -> Iterator[Link]:
 def _places(work: EngineWork, ids: np.ndarray, picture_token_id: int) -> Sequence[tuple[int, int]]:
     """Return where each picture's tokens begin and end; none when the prompt does not fit its pictures, which is the engine's to refuse."""
     found = np.flatnonzero(ids == picture_token_id)
-    ends = np.cumsum([picture.rows for picture in work.pictures], dtype=np.int64)
-    if not len(ends) or ends[-1] != len(found) or min(picture.rows for picture in work.pictures) < 1:
+    ends = np.cumsum([picture.rows for picture in work.visuals], dtype=np.int64)
+    if not len(ends) or ends[-1] != len(found) or min(picture.rows for picture in work.visuals) < 1:
         return ()
-    return [(int(found[end - one.rows]), int(found[end - 1]) + 1) for one, end in zip(work.pictures, ends, strict=True)]
+    return [(int(found[end - one.rows]), int(found[end - 1]) + 1) for one, end in zip(work.visuals, ends, strict=True)]

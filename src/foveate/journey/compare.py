@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import cast
 
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
@@ -57,7 +58,8 @@ async def _embeddings(sample: Sample, serving: Serving, tools: Tools) -> Lease[E
     if held is not None:
         return held
     made = await produce(key, sample.source, tools, now())
-    return made.lease
+    assert isinstance(made.lease.entry, EncoderEntry), "versions whose engine takes pixels are not compared"
+    return cast(Lease[EncoderEntry], made.lease)
 
 
 async def _difference(sample: Sample, other: EncoderEntry, tools: Tools) -> Difference:

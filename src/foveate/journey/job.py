@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from foveate.caches.aliases import Content
 from foveate.caches.encoder import EncoderEntry
+from foveate.caches.keys import EncoderKey
 from foveate.caches.media import Source
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.budget import Adjustment, Budget
@@ -61,11 +62,15 @@ class Got:
         self.hold.release()
 
 
+Visual = EncoderEntry | ProcessorEntry
+"""A picture in the form that the engine takes: embeddings, or pixels."""
+
+
 @dataclass(frozen=True)
 class Made:
     """What a flight made. Each of its waiters has a lease of its own (:meth:`again`)."""
 
-    lease: Lease[EncoderEntry]
+    lease: Lease[Visual]
     spans: tuple[Span, ...]
     processor_hit: bool
 
@@ -107,7 +112,8 @@ class Given:
 
 @dataclass
 class Item:
-    """One picture or video under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there.
+    """One picture or video under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there,
+    or the pixels, and ``key`` is what the embeddings are known by.
 
     A video has a ``film`` instead, and for each of its frames an item of its own in ``frames``, shown at ``moment``; its ``header``,
     ``shape`` and ``estimate`` are those of one frame.
@@ -136,7 +142,8 @@ class Item:
     estimate: VisualEstimate | None = None
     recalled: Content | None = None
     inputs: Lease[ProcessorEntry] | None = None
-    lease: Lease[EncoderEntry] | None = None
+    key: EncoderKey | None = None
+    lease: Lease[Visual] | None = None
     ready_at: float = 0.0
     film: Film | None = None
     frames: list[Item] = field(default_factory=list)
@@ -149,10 +156,9 @@ class Item:
         return len(self.film.moments) if self.film is not None else 1
 
     @property
-    def entries(self) -> list[EncoderEntry]:
-        """The embeddings that are there, in prompt order."""
-        seen = self.frames if self.film is not None else [self]
-        return [item.lease.entry for item in seen if item.lease is not None]
+    def seen(self) -> list[Item]:
+        """What is there of it in the form that the engine takes, in prompt order: itself, or a video's frames."""
+        return [item for item in (self.frames if self.film is not None else [self]) if item.lease is not None]
 
     def release_media(self) -> None:
         """Give the encoded bytes and the inputs back; they are not needed once embeddings exist."""

@@ -1,4 +1,5 @@
-"""Make a picture's embeddings that no cache holds: media decode and processor in a media worker, then the vision encoder.
+"""Make a picture's embeddings that no cache holds: media decode and processor in a media worker, then the vision encoder. For an engine
+that takes pixels the way ends after the media worker.
 
 Runs in a flight, on behalf of every request that waits for the same key, so it has its own deadline and holds its own leases. Its spans
 join without a gap: a hop between processes counts to the stage that waits for it (media_decode includes the way to the media worker,
@@ -51,9 +52,11 @@ async def produce(key: EncoderKey, source: Source, tools: Tools, started: float)
         kept = tools.processor_cache.peek(key.processor_key)
     with _blamed("media_decode", started):
         inputs = kept if kept is not None else await _prepare(key, source, tools, started=started, deadline=deadline)
+    prepared = inputs.entry.prepared
+    before = () if kept is not None else prepared.spans
+    if source.serving.takes_pixels:
+        return Made(inputs, before, kept is not None)
     try:
-        prepared = inputs.entry.prepared
-        before = () if kept is not None else prepared.spans
         with _blamed("vision_encode", before[-1].end if before else started, before):
             lease, spans = await _encode(key, prepared, before, source, tools, deadline=deadline, started=started)
     finally:

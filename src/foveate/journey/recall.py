@@ -42,7 +42,9 @@ async def recall(item: Item, job: Job, tools: Tools) -> None:
     item.frames = named_frames(item)
     for each in item.frames or [item]:
         key = cache_key(each, job, tools)
-        each.lease = tools.encoder_cache.get(key)
+        each.key = key
+        if not job.serving.takes_pixels:
+            each.lease = tools.encoder_cache.get(key)
         if each.lease is None:
             each.inputs = tools.processor_cache.get(key.processor_key)
         if each.lease is None and each.inputs is None:

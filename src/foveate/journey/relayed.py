@@ -25,6 +25,7 @@ from typing import Final
 
 from blake3 import blake3
 
+from foveate.caches.encoder import EncoderEntry
 from foveate.core.clock import now
 from foveate.core.document import MediaHole
 from foveate.core.errors import FoveateError, InvalidPart
@@ -159,6 +160,7 @@ def _media(item: Item, job: Job, tools: Tools) -> RelayedMedia:
     url = item.part.ref.url if isinstance(item.part.ref, UrlRef) else None
     if item.lease is not None:
         entry = item.lease.entry
+        assert isinstance(entry, EncoderEntry), "pixels do not go on to another server"
         picture = PictureInput(entry.embeddings, entry.rows, entry.meta, entry.content)
         return RelayedMedia(_named(entry.content, job.scope), "", (), url, entry.rows, picture)
     what = item.blob.digest if item.blob is not None else f"url {url}"

@@ -1,15 +1,19 @@
-"""Step 6: from bytes to embeddings, by the cheapest way there is.
+"""Step 6: from bytes to embeddings, or to pixels where the engine takes those, by the cheapest way there is.
 
 An encoder-cache hit skips everything; else one flight for each key does the work, whoever asked first: a processor-cache
 hit skips media decode and processor, else a media worker does both; then the vision encoder. The flight belongs to none of
 those who wait for it: when a waiter is cancelled, the first one included, the others still get their embeddings.
+
+Pixels are what the processor cache holds for such an engine; the encoder cache stays empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from foveate.caches.aliases import Content
+from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.clock import now
@@ -34,8 +38,8 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
     assert item.header is not None
     assert item.estimate is not None
     bind_name(item, job, tools)
-    key = cache_key(item, job, tools)
-    if item.recalled is None:
+    item.key = key = cache_key(item, job, tools)
+    if item.recalled is None and not job.serving.takes_pixels:
         item.lease = tools.encoder_cache.get(key)
     asked = now()
     # The wait for the request's other media: no picture is decoded before all are priced.
@@ -69,7 +73,8 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         item.lease = made.lease
         if shared:
             item.ledger.spared("in_flight", made.lease.entry.cost_ms)
-            tools.encoder_cache.joined(key, made.lease.entry)
+            if isinstance(made.lease.entry, EncoderEntry):
+                tools.encoder_cache.joined(key, made.lease.entry)
             if not made.processor_hit:
                 tools.processor_cache.shared()
             job.ledger.counts.shared += 1
@@ -104,6 +109,8 @@ def offer_sample(item: Item, key: EncoderKey, job: Job) -> None:
     # Decoded frames of videos lie together in slots of many megabytes, too much to keep for a look.
     if trial is None or item.lease is None or item.header.format == RAW or not trial.wants(key.digest):
         return
+    if not isinstance(item.lease.entry, EncoderEntry):
+        return  # embeddings that nobody here sees cannot be compared
     start = start_of(item)
     if start is None:
         return
@@ -114,7 +121,8 @@ def offer_sample(item: Item, key: EncoderKey, job: Job) -> None:
         start.release()
         return
     source = Source(start, job.request.caller.tenant, other, cached=False)
-    trial.offer(Sample(key, item.lease.again(), source, by_new=by_new))
+    lease = cast(Lease[EncoderEntry], item.lease.again())
+    trial.offer(Sample(key, lease, source, by_new=by_new))
 
 
 def cache_key(item: Item, job: Job, tools: Tools) -> EncoderKey:

@@ -88,8 +88,16 @@ async def _embed_group(item: Item, picks: Sequence[FramePick], job: Job, tools: 
 
 
 def _found(frame: Item, digest: str, job: Job, tools: Tools) -> bool:
-    """Lease the frame's embeddings if the cache has them. If not, asking is left to the embedding: it counts as one miss."""
-    key = key_of(digest, frame.options, job, tools)
+    """Lease the frame's embeddings, or pixels, if the cache has them. If not, asking is left to the embedding: it counts as one miss."""
+    frame.key = key = key_of(digest, frame.options, job, tools)
+    if job.serving.takes_pixels:
+        if key.processor_key not in tools.processor_cache:
+            return False
+        frame.lease = tools.processor_cache.get(key.processor_key)
+        if frame.lease is not None:
+            frame.ledger.spared("processor_cache", frame.lease.entry.cost_ms)
+        job.ledger.counts.processor_cache_hits += 1
+        return True
     if key not in tools.encoder_cache:
         return False
     frame.lease = tools.encoder_cache.get(key)

@@ -13,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from foveate.caches.encoder import EncoderEntry
+from foveate.caches.processor import ProcessorEntry
 from foveate.core.clock import now
 from foveate.core.errors import EngineDied, EngineUnavailable, InvalidParameter
 from foveate.core.stages import Span
-from foveate.engines.port import EngineEvent, EngineWork, PictureInput, TokenEvent
-from foveate.journey.job import Job
+from foveate.engines.port import EngineEvent, EngineWork, PictureInput, PixelInput, TokenEvent
+from foveate.journey.job import Item, Job
 from foveate.journey.restarts import engine_back
 from foveate.journey.s1_admit import answer_tokens
 from foveate.journey.tools import Tools
@@ -31,7 +33,8 @@ async def assemble(job: Job, tools: Tools) -> None:
     """Set ``job.work``. Raises PromptTooLong, now that the pictures' true rows are known, InvalidParameter."""
     assert job.prompt is not None
     job.inputs_ready_at = max((item.ready_at for item in job.items), default=job.inputs_ready_at)
-    entries = [entry for item in job.items for entry in item.entries]
+    seen = [each for item in job.items for each in item.seen]
+    entries = [each.lease.entry for each in seen if each.lease is not None]
     if len(entries) < job.prompt.pictures:
         await unfold(job, tools)  # some frames of a video could not be decoded
     if entries:
@@ -45,7 +48,8 @@ async def assemble(job: Job, tools: Tools) -> None:
     job.work = EngineWork(
         request_id=job.request.id,
         token_ids=job.token_ids,
-        pictures=[PictureInput(entry.embeddings, entry.rows, entry.meta, entry.content) for entry in entries],
+        pictures=[_picture(entry) for entry in entries if isinstance(entry, EncoderEntry)],
+        pixels=[_pixels(each) for each in seen if job.serving.takes_pixels],
         sampling=msgspec.structs.replace(job.request.sampling, tokens_max=tokens_max),
         deadline=job.deadline,
         scope=job.scope,
@@ -67,6 +71,19 @@ def _judge_prompt_logprobs(job: Job) -> None:
             limit=PROMPT_LOGPROBS_MAX,
             actual=entries,
         )
+
+
+def _picture(entry: EncoderEntry) -> PictureInput:
+    return PictureInput(entry.embeddings, entry.rows, entry.meta, entry.content)
+
+
+def _pixels(item: Item) -> PixelInput:
+    assert item.lease is not None
+    assert item.key is not None
+    entry = item.lease.entry
+    assert isinstance(entry, ProcessorEntry), "an engine that takes pixels is given those"
+    # By the encoder's version too: the engine encodes, and knows its embeddings by this name.
+    return PixelInput(entry.prepared.inputs, entry.rows, entry.prepared.meta, item.key.name())
 
 
 async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
@@ -97,11 +114,17 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
 
 
 def _close_window(job: Job, event: TokenEvent) -> None:
-    """Enter the language model's stages: llm_queue from when its inputs were ready, llm_prefill until the first token is here."""
+    """Enter the engine's stages, which follow one another: llm_queue from when its inputs were ready, llm_prefill until the first token is
+    here, and what an engine that takes pixels does before and between.
+    """
     arrived = now()
-    queued = job.inputs_ready_at
-    prefill = next((span for span in event.spans if span.stage == "llm_prefill"), None)
-    started = min(max(prefill.start, queued), arrived) if prefill is not None else queued
-    job.ledger.span(Span("llm_queue", queued, started))
-    job.ledger.span(Span("llm_prefill", started, arrived))
+    reached = job.inputs_ready_at
+    given = event.spans or (Span("llm_prefill", reached, arrived),)
+    if given[0].start > reached:
+        given = (Span("llm_queue", reached, given[0].start), *given)
+    for span in given:
+        start = min(reached, arrived)
+        reached = arrived if span is given[-1] else min(max(span.end, start), arrived)
+        job.ledger.span(Span(span.stage, start, reached, span.cost_ms))
+    job.ledger.spent.charge(given)
     job.ledger.first_token(arrived)

@@ -39,6 +39,11 @@ class Serving:
     _unused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     @property
+    def takes_pixels(self) -> bool:
+        """Whether pictures go to its engine as pixels: the rest of the processor and the encoder are the engine's own."""
+        return "pixels" in self.engine.accepts
+
+    @property
     def processor_version(self) -> str:
         """What every key of its model inputs carries."""
         return self.prompt_side.processor_version

@@ -10,13 +10,14 @@ import zlib
 from contextlib import AsyncExitStack, aclosing
 from itertools import cycle, islice
 
+import msgspec
 import numpy as np
 
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError, StartupError
 from foveate.core.media import DataRef, ImageOptions, PreparedImage
 from foveate.core.request import ImagePart, Sampling, TextPart, Turn
-from foveate.engines.port import EngineWork, PictureInput
+from foveate.engines.port import EngineWork, PictureInput, PixelInput
 from foveate.journey.embedding_difference import is_finite
 from foveate.journey.holds import SlotHold
 from foveate.journey.produce import ALIGNMENT_BYTES
@@ -43,8 +44,11 @@ async def warm(serving: Serving, arena: Arena) -> None:
             )
             # Processes of one engine that have nothing to do are given work turn by turn, so each has a picture at least.
             for image in islice(cycle(prepared), max(len(prepared), len(serving.engine.report()))):
-                picture = await encode(image, serving, arena, held)
-                await _generate(serving.prompt_side.tokenize(prompt, [image.replacement]), picture, serving)
+                token_ids = serving.prompt_side.tokenize(prompt, [image.replacement])
+                picture: PictureInput | PixelInput = PixelInput(image.inputs, image.rows, image.meta)
+                if not serving.takes_pixels:
+                    picture = await encode(image, serving, arena, held)
+                await _generate(token_ids, picture, serving)
     except StartupError:
         raise
     except FoveateError as error:
@@ -88,9 +92,13 @@ async def encode(prepared: PreparedImage, serving: Serving, arena: Arena, held: 
     return PictureInput(encoded.embeddings, encoded.rows, prepared.meta)
 
 
-async def _generate(token_ids: list[int], picture: PictureInput, serving: Serving) -> None:
+async def _generate(token_ids: list[int], picture: PictureInput | PixelInput, serving: Serving) -> None:
     sampling = Sampling(tokens_max=2, temperature=0, ignore_eos=True)
-    work = EngineWork(f"warm-{now()}", token_ids, [picture], sampling, now() + SECONDS_MAX)
+    work = EngineWork(f"warm-{now()}", token_ids, [], sampling, now() + SECONDS_MAX)
+    if isinstance(picture, PixelInput):
+        work = msgspec.structs.replace(work, pixels=[picture])
+    else:
+        work = msgspec.structs.replace(work, pictures=[picture])
     async with aclosing(serving.engine.generate(work)) as events:
         async for _ in events:
             pass

@@ -29,12 +29,13 @@ class WorkerConfig(msgspec.Struct, frozen=True):
 
     ``model_dir`` is the directory of the model whose processor it loads; empty: none, so that it only unpacks bodies and reads videos.
     ``pixels_max`` is the most pixels of any picture (0: no limit); the gateway has judged by it already, the worker does so again because
-    it is the one who would pay.
+    it is the one who would pay. ``pixels``: the engine has a processor of its own, and pictures end here as pixels.
     """
 
     model_dir: str
     appearance: Appearance = Appearance()
     pixels_max: int = 0
+    pixels: bool = False
 
 
 class Unpack(msgspec.Struct, frozen=True, tag="unpack"):

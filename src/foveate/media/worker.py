@@ -3,7 +3,7 @@ One job at a time.
 
 A job that fails is answered as failed and the next one is taken; only the gateway's end, or its wish, ends the loop.
 Time and memory are bounded from outside (:mod:`foveate.media.pool` kills, the runtime sets the memory limit). Pixels
-of pictures never leave this process; frames of videos do, so that they can be processed side by side.
+of pictures leave this process only for an engine that takes them as such; frames of videos do, so that they can be processed side by side.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def main(context: WorkerContext) -> None:
     # Pillow warns of odd files on stderr; the answer to the client says what matters, and anyone could fill the log.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     config = msgspec.convert(context.spec.config, WorkerConfig)
-    processor = load_picture_processor(config.model_dir, config.appearance) if config.model_dir else None
+    processor = None
+    if config.model_dir:
+        processor = load_picture_processor(config.model_dir, config.appearance, pixels=config.pixels)
     worker = MediaWorker(context, processor, config)
     context.send(Ready({}))
     while (job := context.receive()) is not None:

@@ -246,6 +246,17 @@ def load_language(
     return facts, TransformersLanguageModel(family, model)
 
 
+def read_vision(directory: str, *, dtype: str) -> tuple[str, int]:
+    """Return the encoder version and the picture token for an engine that loads the tower itself, in ``dtype`` (``float32``). Reads the
+    weights' bytes, and keeps none. Raises StartupError.
+    """
+    from transformers import AutoConfig
+
+    with _foreign("configuration", directory):
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        return encoder_version(Path(directory), config, dtype), picture_token_id(config)
+
+
 def _load(directory: str, device: str, dtype: str, progress: Callable[[str], None] | None) -> tuple[Family, Any, str]:
     """Return the family, transformers' model and the encoder version."""
     import torch

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from foveate.core.errors import PromptInvalid
+from foveate.core.errors import EmbeddingsRefused, PromptInvalid
 from foveate.core.media import ImageOptions, ProcessorOptions
 from foveate.core.request import Turn
 from foveate.core.tool_use import ToolUse
@@ -76,6 +76,8 @@ class TransformersPromptSide:
 
     def given_accepted(self) -> None:
         """Raise EmbeddingsRefused where the family takes no embeddings that a client computed itself."""
+        if self._resizing is not None:
+            raise EmbeddingsRefused
         self._given.accepted()
 
     def given(self, rows: int, grid: tuple[int, ...]) -> tuple[str, dict[str, list[int]]]:

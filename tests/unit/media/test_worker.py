@@ -98,7 +98,7 @@ class Processor:
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Processor:
     made = Processor()
-    monkeypatch.setattr(foveate.models, "load_picture_processor", lambda _directory, _appearance: made)
+    monkeypatch.setattr(foveate.models, "load_picture_processor", lambda _directory, _appearance, *, pixels: made)
     return made
 
 

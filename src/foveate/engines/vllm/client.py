@@ -7,7 +7,7 @@ from typing import Any
 from foveate.core.request import OPTIONAL
 from foveate.core.tool_use import AUTO_FEATURE
 from foveate.engines.process_client import ProcessEngine
-from foveate.engines.vllm.config import VllmConfig
+from foveate.engines.vllm.config import PIXEL_FAMILIES, VllmConfig
 from foveate.runtime.port import Runtime
 
 ENTRY = "foveate.engines.vllm.process:main"
@@ -21,3 +21,5 @@ class VllmEngine(ProcessEngine):
         super().__init__(runtime, ENTRY, config, **given)
         auto = (AUTO_FEATURE,) if config.tool_call_parser else ()
         self.features = frozenset((*OPTIONAL, "tools", *auto))
+        if config.family in PIXEL_FAMILIES:
+            self.accepts = frozenset({"pixels"})

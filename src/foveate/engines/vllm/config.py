@@ -11,6 +11,13 @@ FAMILIES: Final = frozenset(
 )
 """Families of :data:`foveate.models.families.FAMILIES` whose embeddings vLLM takes (its own parsers refuse them for the others)."""
 
+PIXEL_FAMILIES: Final = frozenset(("gemma3", "idefics3", "smolvlm", "pixtral", "mistral3"))
+"""Families whose pictures go in as pixels: vLLM's own processor and encoder do the rest."""
+
+CAUSAL_ON_CPU: Final = frozenset(("gemma3",))
+"""Families whose pictures' tokens ought to see each other in both directions, which vLLM's attention on a CPU does not do (its
+``cpu_attn`` has no ``supports_mm_prefix``), and says nothing of."""
+
 
 class VllmConfig(msgspec.Struct, frozen=True):
     """The engine process's configuration; fields are the settings of the same names

@@ -24,10 +24,12 @@ from foveate.encoders.worker import Post
 from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import EngineWork, FailEvent
 from foveate.engines.vllm.connector import PARAMS
+from foveate.engines.vllm.encoder_times import EncoderTimes
 from foveate.engines.vllm.grammars import Grammars
 from foveate.engines.vllm.output import Answer, Vocabulary
 from foveate.engines.vllm.parsing import Parsers, Parsing
 from foveate.engines.vllm.pictures import Prompts
+from foveate.engines.vllm.pixels import PixelPrompts
 from foveate.engines.vllm.sampling import refusal, sampling_params
 
 _LOG = logging.getLogger("foveate.engine")
@@ -53,7 +55,10 @@ class Host:
         parsers: Parsers,
         batch_size_max: int,
         queue_depth_max: int,
+        pixels: tuple[PixelPrompts, EncoderTimes] | None = None,
     ) -> None:
+        """``pixels``: where pictures go in as such, what makes vLLM's inputs of them, and what knows when its encoder ran."""
+        self._pixels = pixels
         self._engine = engine
         self._prompts = prompts
         self._vocabulary = vocabulary
@@ -68,7 +73,7 @@ class Host:
     def submit(self, message: Generate) -> None:
         """Take a request, or answer why not. Texts and prompts with pictures are bounded apart, as in the embedded engine."""
         work = message.work
-        pictures = bool(work.pictures)
+        pictures = bool(work.visuals)
         alike = sum(kind == pictures for _, kind in self._open.values())
         if alike >= self._batch_size_max + self._queue_depth_max:
             full = QueueFull(
@@ -104,13 +109,13 @@ class Host:
     async def _answer(self, message: Generate) -> None:
         work = message.work
         try:
-            with self._prompts.taken(work) as (prompt, descriptors):
-                params = sampling_params(work.sampling)
-                if descriptors:
-                    params.extra_args = {**(params.extra_args or {}), PARAMS: descriptors}
-                async with asyncio.timeout(work.deadline - now()):
-                    parsing = await self._checked(work, params)
-                    await self._stream(message, prompt, params, parsing)
+            params = sampling_params(work.sampling)
+            async with asyncio.timeout(work.deadline - now()):
+                parsing = await self._checked(work, params)
+                if work.pixels:
+                    await self._stream_of_pixels(message, params, parsing)
+                else:
+                    await self._stream(message, params, parsing)
         except asyncio.CancelledError:
             raise  # nobody reads its answer
         except EngineDeadError:
@@ -139,11 +144,28 @@ class Host:
             params.skip_special_tokens = parsing.request.skip_special_tokens
         return parsing
 
-    async def _stream(self, message: Generate, prompt: Any, params: SamplingParams, parsing: Parsing | None) -> None:
-        answer, work = Answer(message, self._vocabulary, parsing), message.work
+    async def _stream(self, message: Generate, params: SamplingParams, parsing: Parsing | None) -> None:
+        with self._prompts.taken(message.work) as (prompt, descriptors):
+            if descriptors:
+                params.extra_args = {**(params.extra_args or {}), PARAMS: descriptors}
+            await self._pass_on(message.work, prompt, params, Answer(message, self._vocabulary, parsing))
+
+    async def _stream_of_pixels(self, message: Generate, params: SamplingParams, parsing: Parsing | None) -> None:
+        if self._pixels is None:
+            raise EngineFailed(detail=f"this engine takes no pixels; {len(message.work.pixels)} were given")
+        (prompts, times), name = self._pixels, message.work.request_id
+        processed = await prompts.input(message.work, message.submitted_at)
+        times.expect(name)
+        try:
+            answer = Answer(message, self._vocabulary, parsing, processed.span, encoded=lambda: times.take(name))
+            await self._pass_on(message.work, processed.input, params, answer)
+        finally:
+            times.take(name)
+
+    async def _pass_on(self, work: EngineWork, prompt: Any, params: SamplingParams, answer: Answer) -> None:
         # It traces when its own arguments say where to (--otlp-traces-endpoint), and ignores this otherwise.
         trace = {"traceparent": work.trace} if work.trace else None
-        ended = None if parsing is None else parsing.reasoning_ended()
+        ended = answer.reasoning_ended()
         outputs = self._engine.generate(prompt, params, work.request_id, trace_headers=trace, reasoning_ended=ended)
         async with contextlib.aclosing(outputs):
             async for output in outputs:

@@ -14,7 +14,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from foveate.core.errors import StartupError
 from foveate.engines.vllm import executor
-from foveate.engines.vllm.config import VllmConfig
+from foveate.engines.vllm.config import PIXEL_FAMILIES, VllmConfig
 from foveate.engines.vllm.grammars import BACKENDS, Grammars
 
 _CPU_KV_BYTES = 2**30
@@ -34,16 +34,19 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
         "dtype": config.dtype,
         "enforce_eager": config.eager,
         "max_num_seqs": config.batch_size_max,
-        "enable_mm_embeds": True,
         "mm_processor_cache_gb": 0,
-        "limit_mm_per_prompt": {"image": 0, "video": 0},
         "enable_log_requests": False,
         "structured_outputs_config": {"backend": "xgrammar"},
     }
+    if config.family in PIXEL_FAMILIES:
+        # The tower is vLLM's. On a CPU nothing is measured by a run of it: the KV cache has a fixed size.
+        given |= {"limit_mm_per_prompt": {"video": 0}, "skip_mm_profiling": cpu}
+    else:
+        given |= {"enable_mm_embeds": True, "limit_mm_per_prompt": {"image": 0, "video": 0}}
     if config.family == "qwen3_vl":
         # Without a tower vLLM takes the model to have no DeepStack either, and the levels of our embeddings do not fit it.
         given |= {"limit_mm_per_prompt": {"image": 0, "video": 1}, "skip_mm_profiling": True}
-    if config.by_name:
+    if config.by_name and config.family not in PIXEL_FAMILIES:
         given["ec_transfer_config"] = ECTransferConfig(
             ec_connector="EmbeddingsConnector",
             ec_connector_module_path="foveate.engines.vllm.connector",
@@ -59,6 +62,8 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
     unknown = sorted(set(given) - known)
     if unknown:
         raise StartupError(f"vLLM has no argument {', '.join(unknown)} (setting vllm.args).")
+    if config.family in PIXEL_FAMILIES and (cpu or current_platform.is_cuda_alike()):
+        given.setdefault("worker_cls", "foveate.engines.vllm.timed_worker.TimedWorker")
     if "distributed_executor_backend" not in given:
         several = int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1)) > 1
         kind = executor.TiedMultiprocExecutor if several else executor.TiedUniProcExecutor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -42,7 +42,18 @@ class Vocabulary(Protocol):
 class Answer:
     """One request's events."""
 
-    def __init__(self, message: Generate, vocabulary: Vocabulary, parsing: Parsing | None = None) -> None:
+    def __init__(
+        self,
+        message: Generate,
+        vocabulary: Vocabulary,
+        parsing: Parsing | None = None,
+        processed: Span | None = None,
+        *,
+        encoded: Callable[[], Sequence[Span]] = tuple,
+    ) -> None:
+        """``processed`` is vLLM's processor's span where it had a part; ``encoded`` returns its encoder's by the first output."""
+        self._processed = processed
+        self._encoded = encoded
         self._id = message.work.request_id
         self._submitted_at = message.submitted_at
         sampling = message.work.sampling
@@ -54,6 +65,10 @@ class Answer:
         self._parsing = parsing
         self._drawn: Counter[int] = Counter()
         self._begun = False
+
+    def reasoning_ended(self) -> bool | None:
+        """Return what vLLM is to know of the prompt's reasoning; None where nothing is parsed."""
+        return None if self._parsing is None else self._parsing.reasoning_ended()
 
     def events(self, output: RequestOutput) -> Iterator[EngineEvent]:
         """Return what an increment means. Raises EngineFailed when vLLM gave the request up."""
@@ -108,9 +123,16 @@ class Answer:
     def _first(self, output: RequestOutput) -> tuple[Span, ...]:
         """Return the stages before the first token. vLLM's core takes its times from the same monotonic clock."""
         arrived = now()
+        before = () if self._processed is None else (self._processed,)
+        queued = self._submitted_at if self._processed is None else self._processed.end
         scheduled = output.metrics.scheduled_ts if output.metrics is not None else 0.0
-        started = min(max(scheduled, self._submitted_at), arrived)
-        return Span("llm_queue", self._submitted_at, started), Span("llm_prefill", started, arrived)
+        reached = min(max(scheduled, queued), arrived)
+        spans = [*before, Span("llm_queue", queued, reached)]
+        for encode in self._encoded():
+            if reached <= encode.start <= encode.end <= arrived:
+                spans += (Span("llm_prefill", reached, encode.start), encode)
+                reached = encode.end
+        return *spans, Span("llm_prefill", reached, arrived)
 
     def _steps(self, choice: CompletionOutput, token_ids: list[int]) -> list[TokenStep]:
         if self._logprobs is None or not choice.logprobs:

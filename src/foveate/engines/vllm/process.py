@@ -1,4 +1,5 @@
 """The engine process: Foveate's vision encoder on a thread, vLLM's front end on the event loop, vLLM's core and workers as its children.
+Where pictures go in as pixels there is no encoder of ours; vLLM's processor has a thread instead.
 
 A thread that ends unexpectedly takes the process with it, and so does the death of vLLM's core, so that the gateway restarts the
 engine instead of waiting for answers that never come.
@@ -12,23 +13,26 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from foveate.core.errors import StartupError
-from foveate.encoders.messages import CancelEncode, Encode
+from foveate.core.errors import EncodeFailed, StartupError
+from foveate.encoders.messages import CancelEncode, Encode, EncodeRejected
 from foveate.encoders.worker import EncoderThread
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo
-from foveate.engines.vllm.config import VllmConfig
+from foveate.engines.vllm.config import PIXEL_FAMILIES, VllmConfig
 from foveate.engines.vllm.environment import before_import, before_start
 from foveate.engines.vllm.versions import check_interfaces, check_version
-from foveate.models.loading import load_vision
+from foveate.models.loading import load_vision, read_vision
 from foveate.models.port import VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
+
+if TYPE_CHECKING:
+    from foveate.engines.vllm.pixels import PixelPrompts
 
 _LOG = logging.getLogger("foveate.engine")
 
@@ -49,34 +53,48 @@ def main(context: WorkerContext) -> None:
 
 async def _serve(context: WorkerContext, config: VllmConfig) -> None:
     _check(config)
-    from foveate.engines.vllm.handover import Handover
-    from foveate.engines.vllm.host import Host
-    from foveate.engines.vllm.launch import launch, rows_max
-    from foveate.engines.vllm.parsing import Parsers
-    from foveate.engines.vllm.pictures import Prompts
+    from foveate.engines.vllm.encoder_times import EncoderTimes
+    from foveate.engines.vllm.launch import launch
 
     context.send(Progress("starting vLLM"))
+    times = EncoderTimes() if config.family in PIXEL_FAMILIES else None
     # First of all: vLLM's processes are forked from this one, which must not have computed anything yet.
     engine, grammars = launch(config)
+    encoder: EncoderThread | None = None
+    if times is None:
+        prompts, encoder, info = _with_our_encoder(context, config, engine)
+        host = _host(context, config, engine, grammars, prompts)
+    else:
+        prompts, pixels, info = _with_its_own(context, config, engine)
+        host = _host(context, config, engine, grammars, prompts, pixels=(pixels, times))
+    context.send(Ready(msgspec.to_builtins(info)))
+    watch = asyncio.get_running_loop().create_task(host.watch(), name="watch vLLM's core")
+    try:
+        await _receive(context, host, encoder)
+    finally:
+        watch.cancel()
+        if encoder is not None:
+            encoder.close(_CLOSE_SECONDS)
+
+
+def _with_our_encoder(
+    context: WorkerContext, config: VllmConfig, engine: Any
+) -> tuple[Any, EncoderThread | None, EngineInfo]:
+    """Load our encoder: pictures go in as embeddings."""
+    from foveate.engines.vllm.handover import Handover
+    from foveate.engines.vllm.launch import rows_max
+    from foveate.engines.vllm.pictures import Prompts
+
     tower, vision = load_vision(
         config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
     )
-    host = Host(
-        engine,
-        Prompts(
-            context.arena,
-            picture_token=vision.picture_token,
-            merge=vision.merge,
-            bytes_per_row=tower.embedding_bytes_per_row,
-            rows_max=rows_max(engine),
-            handover=Handover(bytes_max=config.embeddings_bytes_max) if config.by_name else None,
-        ),
-        Vocabulary.load(Path(config.model_dir)),
-        context,
-        grammars=grammars,
-        parsers=Parsers(engine, config),
-        batch_size_max=config.batch_size_max,
-        queue_depth_max=config.queue_depth_max,
+    prompts = Prompts(
+        context.arena,
+        picture_token=vision.picture_token,
+        merge=vision.merge,
+        bytes_per_row=tower.embedding_bytes_per_row,
+        rows_max=rows_max(engine),
+        handover=Handover(bytes_max=config.embeddings_bytes_max) if config.by_name else None,
     )
     info = EngineInfo(
         config.model,
@@ -88,15 +106,7 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
         embedding_levels=tower.embedding_levels,
     )
     encoder = _encoder(tower, config, context) if config.encoder else None
-    del tower  # where nothing is encoded here, its memory is given back
-    context.send(Ready(msgspec.to_builtins(info)))
-    watch = asyncio.get_running_loop().create_task(host.watch(), name="watch vLLM's core")
-    try:
-        await _receive(context, host, encoder)
-    finally:
-        watch.cancel()
-        if encoder is not None:
-            encoder.close(_CLOSE_SECONDS)
+    return prompts, encoder, info
 
 
 def _encoder(tower: VisionTower, config: VllmConfig, context: WorkerContext) -> EncoderThread:
@@ -110,6 +120,40 @@ def _encoder(tower: VisionTower, config: VllmConfig, context: WorkerContext) -> 
     )
     encoder.start()
     return encoder
+
+
+def _with_its_own(context: WorkerContext, config: VllmConfig, engine: Any) -> tuple[Any, PixelPrompts, EngineInfo]:
+    """Load no encoder: pictures go in as pixels."""
+    from foveate.engines.vllm.launch import rows_max
+    from foveate.engines.vllm.pictures import Prompts
+    from foveate.engines.vllm.pixels import PixelPrompts
+
+    dtype = str(engine.model_config.dtype).removeprefix("torch.")
+    version, token = read_vision(config.model_dir, dtype=dtype)
+    rows = rows_max(engine)
+    texts = Prompts(context.arena, picture_token=token, merge=None, bytes_per_row=0, rows_max=rows)
+    pixels = PixelPrompts(context.arena, engine.renderer.get_mm_processor(), picture_token=token, rows_max=rows)
+    info = EngineInfo(config.model, version, 0, int(engine.model_config.max_model_len), picture_token_id=token)
+    return texts, pixels, info
+
+
+def _host(context: WorkerContext, config: VllmConfig, engine: Any, *given: Any, pixels: Any = None) -> Any:
+    """``given``: what checks grammars, and what makes vLLM's inputs of prompts."""
+    from foveate.engines.vllm.host import Host
+    from foveate.engines.vllm.parsing import Parsers
+
+    grammars, prompts = given
+    return Host(
+        engine,
+        prompts,
+        Vocabulary.load(Path(config.model_dir)),
+        context,
+        grammars=grammars,
+        parsers=Parsers(engine, config),
+        batch_size_max=config.batch_size_max,
+        queue_depth_max=config.queue_depth_max,
+        pixels=pixels,
+    )
 
 
 def _check(config: VllmConfig) -> None:
@@ -143,6 +187,9 @@ async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread | N
                     encoder.submit(message)
                 case CancelEncode() if encoder is not None:
                     encoder.cancel(message)
+                case Encode():
+                    error = EncodeFailed(detail="this engine takes pixels, and no encoder of ours is loaded")
+                    context.send(EncodeRejected(message.job_id, error.record()))
         loop.call_soon_threadsafe(ended.set)
 
     threading.Thread(target=read, name="receive", daemon=True).start()

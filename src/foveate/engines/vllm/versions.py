@@ -35,14 +35,19 @@ INTERFACES: Final = (
     ("vllm.exceptions", "VLLMValidationError"),
     ("vllm.inputs.engine", "mm_input"),
     ("vllm.inputs.engine", "tokens_input"),
+    ("vllm.model_executor.models.interfaces", "SupportsMultiModal.embed_multimodal"),
     ("vllm.multimodal.inputs", "MultiModalFieldConfig.batched"),
     ("vllm.multimodal.inputs", "MultiModalFieldConfig.flat_from_sizes"),
     ("vllm.multimodal.inputs", "MultiModalKwargsItems.from_hf_inputs"),
     ("vllm.multimodal.inputs", "PlaceholderRange"),
+    ("vllm.multimodal.processing", "BaseMultiModalProcessor.apply"),
+    ("vllm.multimodal.processing.context", "TimingContext"),
+    ("vllm.multimodal.processing.inputs", "ProcessorInputs"),
     ("vllm.parser", "ParserManager.get_parser"),
     ("vllm.parser.abstract_parser", "DelegatingParser.adjust_request"),
     ("vllm.parser.abstract_parser", "DelegatingParser.parse"),
     ("vllm.parser.abstract_parser", "DelegatingParser.parse_delta"),
+    ("vllm.renderers.base", "BaseRenderer.get_mm_processor"),
     ("vllm.renderers.chat_utils", "make_tool_call_id"),
     ("vllm.sampling_params", "RepetitionDetectionParams"),
     ("vllm.sampling_params", "RequestOutputKind.DELTA"),
@@ -58,6 +63,8 @@ INTERFACES: Final = (
     ("vllm.v1.structured_output.request", "get_structured_output_key"),
     ("vllm.v1.executor.multiproc_executor", "MultiprocExecutor._init_executor"),
     ("vllm.v1.executor.uniproc_executor", "UniProcExecutor._init_executor"),
+    ("vllm.v1.worker.worker_base", "WorkerBase.execute_model"),
+    ("vllm.v1.worker.worker_base", "WorkerBase.load_model"),
 )
 
 ARGUMENTS: Final = (
