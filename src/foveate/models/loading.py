@@ -21,7 +21,7 @@ from foveate.core.media import AS_VIEWERS_SHOW, Appearance
 from foveate.models.families import Family, family_of, picture_token_id, supported_families, wrong_transformers
 from foveate.models.memory import held_dtype, weight_bytes
 from foveate.models.port import LanguageModel, PictureProcessor, PromptSide, VisionTower
-from foveate.models.versions import encoder_version, processor_version, weight_files
+from foveate.models.versions import encoder_version, is_language, processor_version, weight_files
 
 __all__ = [
     "ModelFiles",
@@ -197,13 +197,14 @@ def load_vision(
 ) -> tuple[VisionTower, VisionFacts]:
     """Load the vision tower alone, for a process whose language model is another's. Arguments and errors as above.
 
-    The language model is read too and let go at once: which weights belong to which part is each family's own business.
+    Of the language model nothing is read: it is made without layers and with one token, so that its weights have no place in it. What is
+    left of it is let go.
     """
     import torch
 
     from foveate.models.tower import TransformersVisionTower
 
-    family, model, version = _load(directory, device, dtype, progress)
+    family, model, version = _load(directory, device, dtype, progress, vision_only=True)
     tower = TransformersVisionTower(family, model, version)
     for owner, part in ((model.base_model, "language_model"), (model, "lm_head")):
         if hasattr(owner, part):
@@ -257,7 +258,9 @@ def read_vision(directory: str, *, dtype: str) -> tuple[str, int]:
         return encoder_version(Path(directory), config, dtype), picture_token_id(config)
 
 
-def _load(directory: str, device: str, dtype: str, progress: Callable[[str], None] | None) -> tuple[Family, Any, str]:
+def _load(
+    directory: str, device: str, dtype: str, progress: Callable[[str], None] | None, *, vision_only: bool = False
+) -> tuple[Family, Any, str]:
     """Return the family, transformers' model and the encoder version."""
     import torch
 
@@ -273,27 +276,31 @@ def _load(directory: str, device: str, dtype: str, progress: Callable[[str], Non
     stored = sum(path.stat().st_size for path in weight_files(Path(directory)))
     report(f"loading weights ({stored / 1e6:.0f} MB on disk)")
     started = time.monotonic()
-    model = _load_weights(directory, device, wanted)
+    model = _load_weights(directory, device, wanted, vision_only=vision_only)
     report(f"weights loaded in {time.monotonic() - started:.1f} s, hashing the vision tower")
     version = encoder_version(Path(directory), model.config, str(model.dtype).removeprefix("torch."))
     return family, model, version
 
 
-def _load_weights(directory: str, device: str, dtype: str) -> Any:
+def _load_weights(directory: str, device: str, dtype: str, *, vision_only: bool = False) -> Any:
     import torch
     from transformers import AutoModelForImageTextToText
     from transformers.utils import logging
 
     from foveate.models.patch_embed import as_products
 
-    if device != "cpu":
+    if device != "cpu" and not vision_only:
         _check_device_memory(directory, device, dtype)
     logging.disable_progress_bar()
+    given: dict[str, Any] = {}
     try:
+        if vision_only:
+            given = {"config": _without_language(directory), "ignore_mismatched_sizes": True}
         model, found = AutoModelForImageTextToText.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, output_loading_info=True
+            directory, dtype=dtype, local_files_only=True, output_loading_info=True, **given
         )
-        _check_complete(directory, found["missing_keys"])
+        unfit = (name for name, *_ in found["mismatched_keys"] if not is_language(name))
+        _check_complete(directory, (*found["missing_keys"], *unfit))
         as_products(model)
         return model.to(device).eval()
     except StartupError:
@@ -304,6 +311,18 @@ def _load_weights(directory: str, device: str, dtype: str) -> Any:
         raise StartupError(
             f"The weights of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
         ) from error
+
+
+def _without_language(directory: str) -> Any:
+    """Return the model's configuration with a language model of no layers and one token."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    text = config.get_text_config()
+    text.num_hidden_layers, text.vocab_size, text.pad_token_id = 0, 1, None
+    if getattr(text, "layer_types", None) is not None:
+        text.layer_types = []
+    return config
 
 
 def _check_complete(directory: str, missing: Iterable[str]) -> None:

@@ -87,6 +87,11 @@ def encoder_version(directory: Path, config: Any, dtype: str) -> str:
     return hasher.hexdigest()
 
 
+def is_language(name: str) -> bool:
+    """Tell whether a weight is the language model's own, by its name."""
+    return _LANGUAGE_ONLY.search(name) is not None
+
+
 def weight_files(directory: Path) -> list[Path]:
     """Return a checkpoint's safetensors files. Raises StartupError when there is none."""
     files = sorted(directory.glob("model*.safetensors"))
@@ -111,7 +116,7 @@ def _entries(path: Path) -> dict[str, _Entry]:
     return {
         name: (entry["dtype"], entry["shape"], base + entry["data_offsets"][0], base + entry["data_offsets"][1])
         for name, entry in header.items()
-        if name != "__metadata__" and not _LANGUAGE_ONLY.search(name)
+        if name != "__metadata__" and not is_language(name)
     }
 
 

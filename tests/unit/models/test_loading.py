@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -18,8 +19,10 @@ from tests.families import build_family, edit_json
 
 from foveate import models
 from foveate.core.errors import StartupError
+from foveate.core.media import ImageOptions
 from foveate.models.families import TRANSFORMERS
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.loading import DEMO_DIRECTORY, load_vision
+from foveate.models.port import Embeddings
 
 DirectoryOf = Callable[[str], Path]
 
@@ -192,3 +195,27 @@ def test_dtypes_and_progress(dtype: str, bytes_each: int, directory_of: Director
     assert language.vocabulary_size == 512
     assert language.context_tokens_max == 8192
     assert any("weights" in line for line in lines)
+
+
+@pytest.mark.parametrize("family", ["internvl", "qwen3_vl"])
+def test_the_vision_tower_alone_is_the_same_tower(family: str, tmp_path: Path) -> None:
+    directory = str(build_family(family, tmp_path / family))
+    whole, _ = models.load_vision_and_language(directory, device="cpu", dtype="float32")
+    alone, _ = load_vision(directory, device="cpu", dtype="float32")
+    picture = models.load_picture_processor(directory).process(np.full((90, 130, 3), 7, np.uint8), ImageOptions())
+    inputs = {name: torch.from_numpy(array) for name, array in picture.arrays.items()}
+    (expected,), (found,) = whole.encode([inputs]), alone.encode([inputs])
+    assert isinstance(expected, Embeddings)
+    assert isinstance(found, Embeddings)
+    assert torch.equal(found.rows, expected.rows)
+    assert all(torch.equal(*levels) for levels in zip(found.deep, expected.deep, strict=True))
+    assert alone.encoder_version == whole.encoder_version
+    assert alone.embedding_bytes_per_row == whole.embedding_bytes_per_row
+
+
+def test_a_vision_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
+    directory = build_family("llava", tmp_path / "llava")
+    weights = load_file(directory / "model.safetensors")
+    name = next(name for name in weights if "multi_modal_projector.linear_1.weight" in name)
+    save_file({**weights, name: weights[name][:-1].clone()}, directory / "model.safetensors", metadata={"format": "pt"})
+    assert "linear_1" in refusal(lambda: load_vision(str(directory), device="cpu", dtype="float32"))
