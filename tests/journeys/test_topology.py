@@ -6,7 +6,9 @@ import pytest
 from tests.journeys.asking import BLUE, GREEN, RED, ask, picture, request
 
 from foveate.core.errors import TopologyRefused
+from foveate.decisions.scaling import ScaleTerms
 from foveate.journey.service import Journey
+from foveate.journey.topology import Topologies
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 SAID = {RED: "A red circle.", BLUE: "A blue circle.", GREEN: "A green circle."}
@@ -42,3 +44,18 @@ async def test_no_request_fails_when_it_changes(service: Journey) -> None:
 async def test_what_is_decided_at_the_start_is_refused(service: Journey) -> None:
     with pytest.raises(TopologyRefused):
         await service.topology().set("e-p-d", 2)
+
+
+async def test_the_number_follows_the_queue(service: Journey) -> None:
+    tools = service.tools
+    await service.topology().set("e-pd", 1)
+    # A target that every wait exceeds.
+    following = Topologies(tools.roll_out, tools.observer, ScaleTerms(1, 2, 1e-6))
+    try:
+        assert following.report().encoders_max == 2
+        while following.report().encoders < 2:
+            assert (await ask(service, request(picture(RED)))).text == SAID[RED]
+        assert following.report().encoders == 2
+    finally:
+        await following.aclose()
+        await service.topology().set("agg", 1)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
+from foveate.assembly.encoders import scale_terms
 from foveate.assembly.engines import worker_modules
 from foveate.assembly.keep import keep_directory
 from foveate.assembly.version import Say, another_version, find_model, load_version
@@ -92,6 +93,6 @@ async def journey(
         another = another_version(settings, runtime=runtime, say=say, load=load, encode_workers=roll_out.encode_workers)
         canaries = Canaries(tools, bounds.canary_terms(settings, another))
         scope.push_async_callback(canaries.aclose)
-        built = Journey(tools, models=(name,), canaries=canaries)
+        built = Journey(tools, models=(name,), canaries=canaries, scale=scale_terms(settings))
         scope.push_async_callback(built.aclose)
         yield built

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from foveate.core.errors import StartupError
+from foveate.decisions.scaling import ScaleTerms
 from foveate.encoders.messages import EncoderConfig
 from foveate.encoders.pool import EncoderPool
 from foveate.encoders.port import Encoder
@@ -27,6 +28,10 @@ def check_topology(settings: Settings) -> None:
         )
     if chosen.kind != "agg" and settings.engine.kind == "upstream":
         raise StartupError("The topology is of an engine that runs here: with --engine upstream leave out --topology.")
+    if chosen.encoders_max is not None and chosen.encoders_max < chosen.encoders:
+        raise StartupError(
+            f"topology.encoders_max is {chosen.encoders_max}, less than topology.encoders: raise it, or leave it out."
+        )
     for name, cpus in (
         ("engine.cpus", settings.engine.cpus),
         ("media.cpus", settings.media.cpus),
@@ -68,7 +73,7 @@ def encoders_of(
     chosen = settings.topology
     if workers is None:
         workers = 0 if chosen.kind == "agg" else chosen.encoders
-    planned = workers or chosen.encoders  # with none now, some may be asked for later
+    planned = max(workers, chosen.encoders, chosen.encoders_max or 0)  # more may be asked for later
     config = PoolConfig(
         workers=workers,
         first_index=number * ENCODERS_MAX,
@@ -87,6 +92,14 @@ def encoders_of(
         start_seconds_max=settings.server.start_seconds_max,
     )
     return EncoderPool(runtime, config, local=engine if engine_encodes(settings) else None, load=load)
+
+
+def scale_terms(settings: Settings) -> ScaleTerms | None:
+    """Return by what the number of encode workers follows their queue; None where it is fixed."""
+    chosen = settings.topology
+    if chosen.kind == "agg" or chosen.encoders_max is None:
+        return None
+    return ScaleTerms(chosen.encoders, chosen.encoders_max, chosen.target_queue_ms / 1e3)
 
 
 def threads_each(workers: int) -> int:

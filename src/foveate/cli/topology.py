@@ -47,7 +47,8 @@ def _tell(report: dict[str, Any], *, as_json: bool) -> None:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """Return a report as it is printed for people."""
-    told = [f"topology    {report['kind']}, encode workers: {report['encoders']}"]
+    most = f", up to {report['encoders_max']} as the queue asks for" if report["encoders_max"] else ""
+    told = [f"topology    {report['kind']}, encode workers: {report['encoders']}{most}"]
     if report["encoders"]:
         local = "encodes where no worker can" if report["local"] else "cannot encode"
         told.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from foveate.core.clock import now
 from foveate.decisions.encode_order import BatchBounds, Given, WaitingPicture, choose
 from foveate.encoders.ticket import Ticket
 from foveate.observe.load import Load
@@ -19,6 +20,9 @@ class Line:
         self._counted = load.encoder()
         self._waiting: dict[int, Ticket] = {}
         self._given = Given()
+        self.given_pictures = 0
+        self.waited_seconds = 0.0
+        """How long those waited that were given to a worker."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -68,7 +72,9 @@ class Line:
         choice = choose([_view(ticket, sizes) for ticket in tickets], self._given, self._bounds)
         self._given = choice.given
         batch = [tickets[index] for index in choice.indices]
+        self.given_pictures += len(batch)
         for ticket in batch:
+            self.waited_seconds += now() - ticket.submitted_at
             self.remove(ticket)
         return batch
 

@@ -25,7 +25,7 @@ from foveate.decisions.ownership import owner
 from foveate.encoders.line import Line
 from foveate.encoders.messages import EncodeBegun, EncodeDone, EncodeRejected
 from foveate.encoders.port import UNKNOWN, Encoder, Purpose
-from foveate.encoders.seat import EncoderReport, Seat
+from foveate.encoders.seat import EncoderReport, EncoderTotals, Seat
 from foveate.encoders.ticket import Ticket
 from foveate.encoders.workers import PoolConfig, Workers
 from foveate.observe.load import Load
@@ -81,6 +81,16 @@ class EncoderPool:
     def expect(self, encoder_version: str) -> int:
         """Have only encoders of this version from now on; return how many workers had another one. Those are replaced."""
         return self._workers.expect(encoder_version)
+
+    def totals(self) -> EncoderTotals:
+        """Tell what was done since the start, to compare two moments."""
+        oldest = next(iter(self._line), None)
+        return EncoderTotals(
+            given=self._line.given_pictures,
+            waited_seconds=self._line.waited_seconds,
+            oldest_seconds=0.0 if oldest is None else now() - oldest.submitted_at,
+            busy_seconds=self._workers.past.busy_seconds + sum(seat.busy_seconds for seat in self._workers.seats),
+        )
 
     @property
     def wanted(self) -> int:

@@ -45,15 +45,29 @@ class EncoderReport(msgspec.Struct, frozen=True):
     restarts: int
 
 
+class EncoderTotals(msgspec.Struct, frozen=True):
+    """Sums since the start: pictures given to workers and how long those had waited, and how long workers encoded.
+
+    ``oldest_seconds`` is how long the first in the line waits now.
+    """
+
+    given: int
+    waited_seconds: float
+    oldest_seconds: float
+    busy_seconds: float
+
+
 class Past:
     """What workers did whose places are no more."""
 
     def __init__(self) -> None:
         self.restarts = 0
+        self.busy_seconds = 0.0
 
     def note(self, seat: Seat) -> None:
         """A place is given up; the end of its last worker was wanted."""
         self.restarts += seat.restarts
+        self.busy_seconds += seat.busy_seconds
 
 
 class Seat:

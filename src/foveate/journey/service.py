@@ -16,6 +16,7 @@ from foveate.core.limits import ARENA_LIMIT
 from foveate.core.media import Blob
 from foveate.core.request import Request
 from foveate.decisions.budget import CONTEXT_LIMIT, DECODE_LIMIT
+from foveate.decisions.scaling import ScaleTerms
 from foveate.engines.port import RelayReport
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
@@ -47,11 +48,18 @@ UNKNOWN_TOKENS: Final = ("max_visual_tokens", "max_tenant_visual_tokens", SERVER
 class Journey:
     """The service behind every route (:class:`foveate.journey.port.Service`)."""
 
-    def __init__(self, tools: Tools, *, models: tuple[str, ...], canaries: CanaryOperator | None = None) -> None:
-        """Without ``canaries`` no new version can be tried."""
+    def __init__(
+        self,
+        tools: Tools,
+        *,
+        models: tuple[str, ...],
+        canaries: CanaryOperator | None = None,
+        scale: ScaleTerms | None = None,
+    ) -> None:
+        """Without ``canaries`` no new version can be tried. With ``scale`` the number of encode workers follows their queue."""
         self.tools = tools
         self._canaries = canaries or Canaries(tools, None)
-        self._topologies = Topologies(tools.roll_out, tools.observer)
+        self._topologies = Topologies(tools.roll_out, tools.observer, scale)
         self.relays = tools.relay is not None
         self._models = models
         self.body_bytes_max = tools.limits.body_bytes_max

@@ -14,9 +14,9 @@ Kind = Literal["agg", "e-pd", "e-p-d"]
 class TopologyReport(msgspec.Struct, frozen=True):
     """Where the vision encoder runs. ``encoders``: how many encode workers each version of the model is to have.
 
-    ``waiting`` pictures are in the line before them. ``local``: the engine's process can encode where no worker does, and did so for
-    ``local_pictures``. ``workers`` are those of all versions.
-    """
+    ``encoders_max``: up to how many their number follows the queue by itself; 0: it does not. ``waiting`` pictures are in the line before
+    them. ``local``: the engine's process can encode where no worker does, and did so for ``local_pictures``. ``workers`` are those of all
+    versions."""
 
     kind: Kind
     encoders: int
@@ -24,6 +24,7 @@ class TopologyReport(msgspec.Struct, frozen=True):
     local: bool
     local_pictures: int
     workers: tuple[EncoderReport, ...]
+    encoders_max: int = 0
 
 
 class TopologyOperator(Protocol):
@@ -36,6 +37,6 @@ class TopologyOperator(Protocol):
     async def set(self, kind: Kind, encoders: int) -> TopologyReport:
         """Have so many encode workers, none with ``agg``; return when they are there. No request fails by it.
 
-        Whether prefill and token decode are apart is a matter of the start. Raises TopologyRefused.
-        """
+        From then on the number does not follow the queue any more. Whether prefill and token decode are apart is a matter of the start.
+        Raises TopologyRefused."""
         ...

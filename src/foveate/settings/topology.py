@@ -19,6 +19,13 @@ class TopologySettings(Section):
         flag="--topology",
     )  # fmt: skip
     encoders: int = setting(1, "Encode workers with e-pd and e-p-d.", flag="--encoders", low=1, high=ENCODERS_MAX)
+    encoders_max: int | None = setting(
+        None, "Up to how many encode workers there may be: their number then follows topology.target_queue_ms. Default: it is fixed.",
+        low=1, high=ENCODERS_MAX,
+    )  # fmt: skip
+    target_queue_ms: float = setting(
+        100.0, "How long pictures may wait for an encode worker before there are more of them.", low=1, high=60_000
+    )
     encoder_device: str | None = setting(
         None, "Where an encode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
     )

@@ -38,6 +38,7 @@ def test_workers_share_the_cores_but_one() -> None:
         ({"topology.kind": "e-pd", "engine.kind": "upstream"}, "leave out --topology"),
         ({"topology.encoder_cpus": "100000"}, "topology.encoder_cpus names the core 100000"),
         ({"engine.cpus": "100000"}, "engine.cpus"),
+        ({"topology.encoders": "4", "topology.encoders_max": "2"}, "topology.encoders_max"),
         ({"media.cpus": "100000"}, "media.cpus"),
     ],
 )

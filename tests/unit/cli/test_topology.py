@@ -8,15 +8,26 @@ from foveate.cli.topology import lines
 WORKER = {
     "worker": 1, "state": "recovering", "waiting": 2, "held": 3, "batches": 10, "pictures": 17, "busy_seconds": 1.25, "restarts": 1,
 }  # fmt: skip
-REPORT = {"kind": "e-pd", "encoders": 1, "waiting": 2, "local": True, "local_pictures": 4, "workers": [WORKER]}
+REPORT = {
+    "kind": "e-pd",
+    "encoders": 1,
+    "waiting": 2,
+    "local": True,
+    "local_pictures": 4,
+    "workers": [WORKER],
+    "encoders_max": 3,
+}
 
 
 def test_a_report_is_told_whole() -> None:
     told = "\n".join(lines(REPORT))
-    for part in ("e-pd, encode workers: 1", "2 pictures", "encodes where no worker can (4 so far)", "encoder 1   recovering", "5 to do",
+    for part in ("e-pd, encode workers: 1, up to 3", "2 pictures", "encodes where no worker can (4 so far)", "encoder 1   recovering",
+                 "5 to do",
                  "17 done in 10 batches and 1.2 s", "1 restarts"):  # fmt: skip
         assert part in told
-    assert lines(REPORT | {"kind": "agg", "encoders": 0, "workers": []}) == ["topology    agg, encode workers: 0"]
+    assert lines(REPORT | {"kind": "agg", "encoders": 0, "workers": [], "encoders_max": 0}) == [
+        "topology    agg, encode workers: 0"
+    ]
 
 
 def test_what_is_no_topology_is_refused_before_a_server_is_asked() -> None:
