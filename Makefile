@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve serve-vllm test check fix fuzz bench clean
+.PHONY: help install serve serve-vllm test check fix fuzz chaos bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -58,6 +58,9 @@ fix: $(STAMP) ## Mend what the linters can mend
 fuzz: $(STAMP) ## Fuzz pictures, videos and bodies, 60 s each (SECONDS=300 for longer, ARGS="media" for one of them)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)
+
+chaos: $(STAMP) ## Kill and stop workers at random under load for three minutes (CHAOS_SECONDS=600 for longer, CHAOS_SEED to repeat)
+	CHAOS_SECONDS=$(or $(CHAOS_SECONDS),180) $(BIN)/python -m pytest tests/blackbox/test_chaos.py -s $(ARGS)
 
 bench: $(STAMP) ## Print the measured ratios (docs/performance.md tells what each compares)
 	$(BIN)/foveate bench $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -19,10 +20,11 @@ class Ended:
 
     def __init__(self, said: str | None, expected: str | None, error: dict[str, Any] | None, status: int) -> None:
         self.said, self.expected, self.error, self.status = said, expected, error, status
+        self.at = time.monotonic()
 
     @property
     def right(self) -> bool:
-        return self.error is None and self.said == self.expected
+        return self.error is None and self.expected is not None and self.said == self.expected
 
 
 class Load:
