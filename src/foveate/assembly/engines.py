@@ -154,6 +154,10 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         raise StartupError(
             f"The vLLM engine does not take models of the family {files.family}, but of: {', '.join(sorted(taken))}."
         )
+    if files.family in PIXEL_FAMILIES and settings.topology.kind != "agg":
+        raise StartupError(
+            f"vLLM encodes the pictures of the family {files.family} itself: with it leave out --topology (docs/vllm.md)."
+        )
     chosen, cpu = settings.engine, settings.model.device == "cpu"
     if cpu and files.family in CAUSAL_ON_CPU:
         log.warning(
