@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -59,7 +60,13 @@ def split(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], Non
     return SplitFleet(engines, ("p", "d"), KvRoom(runtime.arena, 2 << 20))
 
 
-ENGINES: dict[str, Callable[..., Any]] = {"embedded": embedded, "vllm": vllm, "fleet": fleet, "split": split}
+ENGINES: dict[str, Callable[..., Any]] = {
+    "embedded": embedded,
+    "vllm": vllm,
+    "vllm, embeddings by name": partial(vllm, embeddings="connector"),
+    "fleet": fleet,
+    "split": split,
+}
 
 
 class Bench:
