@@ -282,5 +282,6 @@ _ACTIONS: dict[str, Any] = {
     "raise": _raise,
     "title": _title,
     "limits": _limits,
+    "cpus": lambda context, value: sorted(os.sched_getaffinity(0)),
     "sleep": lambda context, value: time.sleep(value),
 }

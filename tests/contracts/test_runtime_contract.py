@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -211,6 +212,13 @@ async def test_a_worker_names_itself_and_is_kept_apart(bench: Bench) -> None:
     assert limits["core"] == 0
     assert limits["threads"] == "2"
     assert limits["sigint_ignored"]
+
+
+async def test_a_worker_runs_on_the_cores_that_it_is_given(bench: Bench) -> None:
+    there = sorted(os.sched_getaffinity(0))
+    bound, free = await bench.started(cpus=(there[-1],)), await bench.started(index=1)
+    assert await bench.ask(bound, "cpus") == [there[-1]]
+    assert await bench.ask(free, "cpus") == there
 
 
 async def test_close_ends_everything(bench: Bench) -> None:

@@ -158,6 +158,7 @@ async def _encode(
     except BaseException:
         hold.release()
         raise
+    tools.metrics.observe("foveate_embedding_transfer_bytes", value=encoded.embeddings.used)
     spans = (*before, *_joined(encoded.spans, before[-1].end if before else started, now()))
     hold.shrink(encoded.embeddings.used)
     embeddings = TensorBundle(hold.slot, encoded.embeddings.tensors, encoded.embeddings.used)

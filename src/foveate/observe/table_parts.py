@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foveate.observe.labels import (
     BATCH,
+    BYTES,
     FETCH_OUTCOMES,
     GPU,
     LAG_SECONDS,
@@ -54,6 +55,7 @@ def _encoders() -> list[Metric]:
     batch = "Pictures that were encoded together, one observation a batch."
     busy = "Time in which an encoder had a batch, of all encoders; its rate is how many of them are busy."
     handed = "Prompts that one process prefilled for another to go on with (topology e-p-d)."
+    moved = "Bytes of a picture's embeddings on their way to prefill; how long it took is the stage embedding_transfer."
     share = "Encoders busy on average over the last minute: 1 is one that never paused."
     waiting = "Requests that the language model has and that have no token yet: queue(LLM), those in prefill included."
     return [
@@ -61,6 +63,7 @@ def _encoders() -> list[Metric]:
         Metric(encoder, "foveate_encoder_batch_pictures", "histogram", batch, (), BATCH),
         Metric(encoder, "foveate_encoder_busy_seconds_total", "counter", busy),
         _read(encoder, "encoders_busy", "gauge", share),
+        Metric(encoder, "foveate_embedding_transfer_bytes", "histogram", moved, (), BYTES),
         *_encode_workers(),
         _read(engine, "engine_ready", "gauge", "1 when this engine process can take a request, else 0.", of),
         _read(engine, "engine_in_flight", "gauge", "Requests under way in it.", of),

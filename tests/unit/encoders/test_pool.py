@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -308,3 +309,29 @@ async def test_none_is_refused_where_nobody_would_encode_and_a_failed_start_chan
             await bench.pool.resize(3, drain_seconds_max=1)
         assert [report.worker for report in bench.pool.report()] == [0]
         assert await bench.encode() == 0
+
+
+async def test_chaos_costs_no_picture_and_no_slot() -> None:
+    """Workers are killed and stopped at random under load: every picture is encoded, once, by somebody who may still write to its slot."""
+    chance = random.Random(7)
+    async with benches(local=True, workers=3, batch_max=2, start_seconds_max=10) as bench:
+        until = now() + 6
+        done = 0
+
+        async def client(number: int) -> None:
+            nonlocal done
+            while now() < until:
+                tenant, request = f"tenant {number % 3}", f"{number} {done}"
+                await bench.encode(f"sleep {chance.random() / 50}", tenant=tenant, request=request, of=f"{done % 40}")
+                done += 1
+
+        async def chaos() -> None:
+            while now() < until - 1:
+                await asyncio.sleep(chance.random() * 0.6)
+                for pid in chance.sample(bench.pids(), k=min(1, len(bench.pids()))):
+                    os.kill(pid, chance.choice((signal.SIGKILL, signal.SIGSTOP)))
+
+        await asyncio.gather(chaos(), *(client(number) for number in range(16)))
+        assert bench.pool.restarts >= 3
+        assert done > 100
+        await bench.until(alive=3)

@@ -21,7 +21,7 @@ from foveate import models
 from foveate.core.errors import StartupError
 from foveate.core.media import ImageOptions
 from foveate.models.families import TRANSFORMERS
-from foveate.models.loading import DEMO_DIRECTORY, load_vision
+from foveate.models.loading import DEMO_DIRECTORY, load_language, load_vision, load_vision_and_language
 from foveate.models.port import Embeddings
 
 DirectoryOf = Callable[[str], Path]
@@ -219,3 +219,20 @@ def test_a_vision_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
     name = next(name for name in weights if "multi_modal_projector.linear_1.weight" in name)
     save_file({**weights, name: weights[name][:-1].clone()}, directory / "model.safetensors", metadata={"format": "pt"})
     assert "linear_1" in refusal(lambda: load_vision(str(directory), device="cpu", dtype="float32"))
+
+
+def test_the_language_model_alone_answers_as_the_whole_and_holds_no_tower(directory_of: DirectoryOf) -> None:
+    directory = str(directory_of("qwen2_5_vl"))
+    tower, whole = load_vision_and_language(directory, device="cpu", dtype="float32")
+    facts, alone = load_language(directory, device="cpu", dtype="float32")
+    assert facts.encoder_version == tower.encoder_version
+    assert facts.embedding_bytes_per_row == tower.embedding_bytes_per_row
+    token_ids = [100, 101, 102, 103]
+    logits = [
+        model.prefill(token_ids, [], model.positions(token_ids, []), model.new_cache(), 0, len(token_ids))
+        for model in (whole, alone)
+    ]
+    assert torch.equal(*logits)
+    left = [name for name, _ in alone._model.named_parameters()]  # type: ignore[attr-defined]
+    assert left
+    assert not [name for name in left if "visual" in name or "vision" in name]
