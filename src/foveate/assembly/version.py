@@ -92,6 +92,9 @@ async def load_version(
         if reference is not None:
             say(agreed(await check_embeddings(serving, reference, runtime.arena), reference))
             await reference.stop()
+        if settings.engine.kind != "embedded" or settings.topology.kind != "agg":
+            # What was compared, here or with an upstream, is this encoder; and encode workers are held to it too.
+            engine.hold()
     except BaseException as error:
         await stop()
         if isinstance(error, BaseExceptionGroup):

@@ -2,7 +2,7 @@
 
 Which that is: by the prompt tokens under way there, by what it probably has cached of the prompt, by whether it came back just now. A
 process that ended takes what it held with it, as :class:`foveate.core.errors.EngineDied`; the next try finds the others. One that came back
-with another model than the rest is not used.
+with another model than the rest is not used, nor with another vision encoder than the one that pictures' path was checked with.
 
 Does not cover: starting a process again (:mod:`foveate.engines.process_client`), and whether to try again (the journey).
 """
@@ -89,6 +89,7 @@ class Fleet:
         self.accepts: frozenset[Form] = engines[0].accepts
         self.features = engines[0].features
         self._info: EngineInfo | None = None
+        self._held_to = ""
         self._answered = self._encoded = 0
         """Turns taken."""
 
@@ -137,6 +138,12 @@ class Fleet:
             raise group.exceptions[0] from None
         self._info = self._members[0].engine.info
 
+    def hold(self) -> None:
+        """From now on use no process with another vision encoder than the one in use, though all were to come back with it: the path that
+        pictures take has been checked with this one. Raises EngineUnavailable before the start.
+        """
+        self._held_to = self.info.encoder_version
+
     async def stop(self, *, seconds_max: float) -> None:
         """End all processes."""
         await asyncio.gather(*(member.engine.stop(seconds_max=seconds_max) for member in self._members))
@@ -147,13 +154,15 @@ class Fleet:
         That is the one that the first of them had, for as long as any has it: embeddings and prompts under way are made for it.
         """
         ready = [member for member in self._members if member.engine.ready]
-        if ready and not any(member.engine.info == self._info for member in ready):
-            self._info = ready[0].engine.info
-        usable = [member for member in ready if member.engine.info == self._info]
+        able = [member for member in ready if self._held_to in ("", member.engine.info.encoder_version)]
+        if able and not any(member.engine.info == self._info for member in able):
+            self._info = able[0].engine.info
+        usable = [member for member in able if member.engine.info == self._info]
         for member in ready:
             if member not in usable and member.refused != member.engine.info:
                 member.refused = member.engine.info
-                _LOG.error("an engine is not used: it is %s, the others are %s", member.engine.info, self._info)
+                why = "the others are" if member in able else "embeddings were checked (start the server again) with"
+                _LOG.error("an engine is not used: it is %s, %s %s", member.engine.info, why, self._info)
         return usable
 
     # ---------------------------------------------------------------------------------------------------------- engine

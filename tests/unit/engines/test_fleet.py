@@ -197,6 +197,27 @@ async def test_a_process_of_another_model_is_not_used(bench: Bench, caplog: pyte
     assert [one.usable for one in bench.fleet.report()] == [True, True]
 
 
+async def test_held_to_its_encoder_it_uses_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.fleet.hold()
+    for index, info in enumerate((NEW, NEW)):
+        bench.runtimes[index].info = info
+        bench.worker(index).kill()
+        await bench.come_back(index)
+    with caplog.at_level(logging.ERROR, "foveate.engine"):
+        assert not bench.fleet.ready
+        with pytest.raises(EngineUnavailable):
+            await bench.fleet.encode(PREPARED, Slot(0, 64), deadline=now() + 5)
+    assert sum("start the server again" in line for line in caplog.messages) == 2
+    assert bench.fleet.info == INFO
+    # Another language model beside the same encoder is another matter.
+    for index in range(2):
+        bench.runtimes[index].info = msgspec.structs.replace(INFO, context_tokens_max=77)
+        bench.worker(index).kill()
+        await bench.come_back(index)
+    assert [one.usable for one in bench.fleet.report()] == [True, True]
+    assert bench.fleet.info.context_tokens_max == 77
+
+
 async def test_pictures_spread_over_the_encoders(bench: Bench) -> None:
     slot = Slot(0, 64)
     jobs = [asyncio.ensure_future(bench.fleet.encode(PREPARED, slot, deadline=now() + 60)) for _ in range(4)]
