@@ -34,7 +34,7 @@ def everything_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     server = Server(
         tmp_path_factory.mktemp("chaos"),
         *("--topology", "e-p-d", "--encoders", "2", "--prefill-workers", "2", "--decode-workers", "2"),
-        *("--topology-hang-seconds", "1", "--engine-hang-seconds", "1", "--media-job-seconds-max", "2"),
+        *("--topology-hang-seconds", "1", "--engine-hang-seconds", "1"),
         *("--topology-kv-bytes-max", str(KV_BYTES), "--media-workers", "2"),
     )
     try:
@@ -65,8 +65,7 @@ def torment(server: Server, chance: random.Random, load: Load) -> tuple[Counter[
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         name = chance.choice(ROLES)
-        # A media worker that is stopped is not found out before it is given something: only the others are.
-        how = chance.choice((signal.SIGKILL, signal.SIGSTOP) if not name.startswith("media") else (signal.SIGKILL,))
+        how = chance.choice((signal.SIGKILL, signal.SIGSTOP))
         victim = alive(server)[name]
         seen = len(load.ended)
         struck = time.monotonic()

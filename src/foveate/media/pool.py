@@ -135,6 +135,7 @@ class MediaPool:
         self._keepers = [
             asyncio.create_task(self._keep(seat), name=f"foveate: keeps media {seat.index}") for seat in self._seats
         ]
+        self._keepers.append(asyncio.create_task(self._watch(), name="foveate: watches media"))
 
     async def stop(self, *, seconds_max: float) -> None:
         """Let each worker finish what it holds within ``seconds_max``, fail what waits, end all workers."""
@@ -256,6 +257,18 @@ class MediaPool:
                 # Also what the system refuses (no descriptor, no memory, no process): it may have room again later.
                 seat.failures += 1
                 logger.error("media worker %d did not start again: %s", seat.index, error)
+
+    async def _watch(self) -> None:
+        """Replace workers that the system holds, before their job's time runs out, which would be held against the job."""
+        held: set[Worker] = set()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            workers = {seat.worker: seat for seat in self._seats if seat.worker is not None}
+            # Twice in a row: who stops a process for a moment, to look at it, may.
+            held_before, held = held, {worker for worker in workers if worker.suspended}
+            for worker in held & held_before:
+                logger.warning("media worker %d is killed: it is stopped", workers[worker].index)
+                self._kill(workers[worker])
 
     def _received(self, seat: _Seat, message: Any) -> None:
         if isinstance(message, Progress):

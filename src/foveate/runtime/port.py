@@ -99,6 +99,11 @@ class Worker(Protocol):
         """Whether the process is ready and has not ended."""
         ...
 
+    @property
+    def suspended(self) -> bool:
+        """Whether the system holds the process (SIGSTOP), so that whatever it does takes for ever; false where that cannot be told."""
+        ...
+
     async def start(
         self, *, on_message: Callable[[Any], None], on_exit: Callable[[], None], seconds_max: float
     ) -> Ready:

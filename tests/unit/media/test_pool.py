@@ -171,6 +171,29 @@ async def test_a_job_beyond_its_time_loses_its_worker_and_no_other(bench: Bench)
     await until(lambda: pool.alive == 2)
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_stopped_worker_is_replaced_and_its_job_done_by_another(bench: Bench, busy: bool) -> None:
+    pool = await bench.pool(workers=2)
+    worker = await bench.pid(pool)
+    job = asyncio.ensure_future(bench.run(pool, "sleep 0.2")) if busy else None
+    await until(lambda: pool.busy == int(busy))
+    os.kill(worker, signal.SIGSTOP)
+    await until(lambda: pool.restarts == 1 and pool.alive == 2)
+    if job is not None:
+        assert isinstance(await job, UnpackDone)
+    assert isinstance(await bench.run(pool, "say"), UnpackDone)
+    assert await bench.pid(pool) != worker
+
+
+async def test_a_worker_that_is_stopped_for_a_moment_is_left_alone(bench: Bench) -> None:
+    pool = await bench.pool()
+    worker = await bench.pid(pool)
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(worker, signal.SIGCONT)
+    await asyncio.sleep(0.6)
+    assert await bench.pid(pool) == worker
+
+
 async def test_memory_beyond_the_limit_fails_the_job_and_keeps_the_worker(bench: Bench) -> None:
     pool = await bench.pool(memory_bytes_max=64 * MIB)
     worker = await bench.pid(pool)

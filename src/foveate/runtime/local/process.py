@@ -13,6 +13,7 @@ import pickle
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Union
 
 from foveate.core.errors import StartupError
@@ -54,6 +55,16 @@ class LocalWorker:
     def alive(self) -> bool:
         """See the port."""
         return self._is_ready and not self._process_ended and not self._kill_asked
+
+    @property
+    def suspended(self) -> bool:
+        """See the port."""
+        try:
+            # "pid (name) state ...": the name may hold anything.
+            state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+        except OSError:
+            return False  # it has ended
+        return state == b"T"
 
     @property
     def ended(self) -> bool:
