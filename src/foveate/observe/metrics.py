@@ -3,24 +3,18 @@
 Nothing is global, so two servers in one process do not mix. What other parts already count (caches, arena, workers) is
 not counted again: :meth:`Metrics.bind` names a function that is asked at scrape time.
 
-The numbers are plain Python values that prometheus_client's families are made of at scrape time. Its own metric objects
-lock on every observation, which measured three times as slow, twenty-five times a request, all of it on the event loop.
+The numbers are plain Python values that are written out at scrape time (:mod:`foveate.observe.exposition`). prometheus_client's
+metric objects lock on every observation, which measured three times as slow, twenty-five times a request, on the event loop.
 Counting therefore belongs to one thread (the loop's); a scrape may run in another and sees each number whole.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+from collections.abc import Callable, Mapping, Sequence
 
 from foveate.decisions.eviction import CacheStats
+from foveate.observe.exposition import CONTENT_TYPE, bucket_starts, header, line_start, number
 from foveate.observe.labels import CacheGroup, Metric
 from foveate.observe.table import METRICS
 
@@ -31,33 +25,36 @@ Reading = float | Mapping[str, float] | Mapping[tuple[str, ...], float]
 class _Number:
     """One series of a counter or a gauge."""
 
-    __slots__ = ("value",)
+    __slots__ = ("start", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, metric: Metric, labels: Sequence[str]) -> None:
+        self.start = line_start(metric, labels)
         self.value = 0.0
 
 
 class _Distribution:
     """One series of a histogram: observations by bucket (not cumulative), the last one being +Inf."""
 
-    __slots__ = ("bounds", "counts", "sum")
+    __slots__ = ("bounds", "counts", "starts", "sum")
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+    def __init__(self, metric: Metric, labels: Sequence[str]) -> None:
+        self.starts = bucket_starts(metric, labels)
+        self.bounds = metric.buckets
+        self.counts = [0] * (len(metric.buckets) + 1)
         self.sum = 0.0
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return cumulative counts by upper bound, as Prometheus has it."""
+    def lines(self) -> str:
+        """Return its lines, counts being cumulative as Prometheus has it."""
         total = 0
-        found: list[tuple[str, float]] = []
-        for bound, count in zip((*self.bounds, float("inf")), self.counts.copy(), strict=True):
+        numbers: list[str] = []
+        for count in self.counts.copy():
             total += count
-            found.append((floatToGoString(bound), total))  # type: ignore[no-untyped-call]
-        return found
+            numbers.append(number(total) if count or not numbers else numbers[-1])
+        numbers += (numbers[-1], number(self.sum))
+        return "".join([f"{start}{text}\n" for start, text in zip(self.starts, numbers, strict=True)])
 
 
-class Metrics(Collector):
+class Metrics:
     """All metrics of the table.
 
     Methods raise KeyError for a name, ValueError for a label value that the table does not have, and TypeError for a
@@ -68,12 +65,12 @@ class Metrics(Collector):
         self._table = {metric.name: metric for metric in METRICS}
         self._numbers: dict[tuple[str, ...], _Number] = {}
         self._distributions: dict[tuple[str, ...], _Distribution] = {}
+        self._counted: dict[str, list[tuple[tuple[str, ...], _Number]]] = {metric.name: [] for metric in METRICS}
+        self._observed: dict[str, list[_Distribution]] = {metric.name: [] for metric in METRICS}
         self._reads: dict[str, Callable[[], Reading]] = {}
         for metric in METRICS:
             if not metric.labels and not metric.read:
                 self._new((metric.name,), metric.kind)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
     def count(self, name: str, *labels: str, amount: float = 1) -> None:
         """Add ``amount`` (not negative) to a counter."""
@@ -150,51 +147,39 @@ class Metrics(Collector):
         metric = self._table[name]
         if metric.kind == "histogram":
             raise TypeError(f"{name} is a histogram")
-        return dict(self._values(metric, [key for key in self._numbers.copy() if key[0] == name]))
+        return self._values(metric)
 
     def exposition(self) -> tuple[bytes, str]:
-        """Render everything; return the body and its content type. A bound function's error passes through.
+        """Render everything in the order of the table; return the body and its content type. A bound function's error passes through.
 
-        Takes some ten milliseconds of processor time, so call it from a thread, not on the event loop.
+        Takes a few milliseconds of processor time, and what is bound may read files: call it from a thread, not on the event loop.
         """
-        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
-
-    def collect(self) -> Iterator[Family]:
-        """Yield the families in the order of the table (prometheus_client's Collector)."""
-        series: dict[str, list[tuple[str, ...]]] = {metric.name: [] for metric in METRICS}
-        for key in (*self._numbers.copy(), *self._distributions.copy()):
-            series[key[0]].append(key)
+        parts: list[str] = []
         for metric in METRICS:
-            names = [label.name for label in metric.labels]
+            parts.append(header(metric))
             if metric.kind == "histogram":
-                histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
-                for key in series[metric.name]:
-                    distribution = self._distributions[key]
-                    histogram.add_metric(key[1:], distribution.buckets(), distribution.sum)
-                yield histogram
-                continue
-            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = kind(metric.name, metric.help, labels=names)
-            for labels, value in self._values(metric, series[metric.name]):
-                family.add_metric(labels, value)
-            yield family
+                parts += [series.lines() for series in self._observed[metric.name].copy()]
+            elif metric.read:
+                for labels, value in self._values(metric).items():
+                    parts.append(f"{line_start(metric, labels)}{number(value)}\n")
+            else:
+                parts += [f"{one.start}{number(one.value)}\n" for _, one in self._counted[metric.name].copy()]
+        return "".join(parts).encode(), CONTENT_TYPE
 
-    def _values(self, metric: Metric, keys: list[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], float]]:
+    def _values(self, metric: Metric) -> dict[tuple[str, ...], float]:
         if not metric.read:
-            for key in keys:
-                yield key[1:], self._numbers[key].value
-            return
+            return {labels: one.value for labels, one in self._counted[metric.name].copy()}
         if metric.name not in self._reads:
-            return
+            return {}
         reading = self._reads[metric.name]()
         found = (
-            {(key,) if isinstance(key, str) else key: number for key, number in reading.items()}
+            {(key,) if isinstance(key, str) else key: value for key, value in reading.items()}
             if isinstance(reading, Mapping)
             else {(): reading}
         )
-        for labels, value in found.items():
+        for labels in found:
             _check(metric, labels)
-            yield labels, value
+        return found
 
     def _new(self, key: tuple[str, ...], kind: str) -> None:
         """Begin a series, if the table has it."""
@@ -203,9 +188,11 @@ class Metrics(Collector):
             raise TypeError(f"{metric.name} is a {metric.kind}{' that is read' if metric.read else ''}, not a {kind}")
         _check(metric, key[1:])
         if kind == "histogram":
-            self._distributions[key] = _Distribution(metric.buckets)
+            self._distributions[key] = series = _Distribution(metric, key[1:])
+            self._observed[metric.name].append(series)
         else:
-            self._numbers[key] = _Number()
+            self._numbers[key] = one = _Number(metric, key[1:])
+            self._counted[metric.name].append((key[1:], one))
 
 
 def _check(metric: Metric, values: tuple[str, ...]) -> None:

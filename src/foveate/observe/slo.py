@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final, get_args
@@ -60,15 +61,41 @@ class SloReport(msgspec.Struct, frozen=True):
     multimodal: ModalityReport | None
 
 
-class _Slot:
-    """Requests that ended within one stretch of time: judged and missed, by objective."""
+class _Slot(msgspec.Struct, frozen=True):
+    """One stretch of time, by its number, and what had been judged and missed of each objective when it began."""
 
-    __slots__ = ("judged", "missed", "number")
+    number: int
+    judged: Counter[Objective]
+    missed: Counter[Objective]
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+
+class _Book:
+    """Requests judged and missed since the start, and the slots that the longest window needs."""
+
+    def __init__(self) -> None:
         self.judged: Counter[Objective] = Counter()
         self.missed: Counter[Objective] = Counter()
+        self.slots: deque[_Slot] = deque(maxlen=_SLOTS_MAX)
+
+    def note(self, met: Mapping[Objective, bool], now: float) -> None:
+        number = int(now / SLOT_SECONDS)
+        if not self.slots or self.slots[-1].number != number:
+            self.slots.append(_Slot(number, self.judged.copy(), self.missed.copy()))
+        for objective, kept in met.items():
+            self.judged[objective] += 1
+            self.missed[objective] += not kept
+
+    def windows(self, now: float) -> dict[Window, WindowReport]:
+        # Slots first: what is judged meanwhile, in the event loop's thread, is then in the totals and in no slot.
+        slots = list(self.slots)
+        judged, missed = self.judged.copy(), self.missed.copy()
+        found: dict[Window, WindowReport] = {}
+        for name, seconds in WINDOWS.items():
+            # Requests of a window are all but those before its first slot: no scrape adds up six hours.
+            place = bisect_right(slots, (now - seconds) / SLOT_SECONDS - 1, key=lambda slot: slot.number)
+            before = slots[place] if place < len(slots) else _Slot(0, judged, missed)
+            found[name] = _window(judged - before.judged, missed - before.missed, seconds)
+        return found
 
 
 class Objectives:
@@ -84,7 +111,7 @@ class Objectives:
         self._now = now
         self._count = count
         self._remembered: tuple[float, SloReport] | None = None
-        self._slots: dict[str, deque[_Slot]] = {name: deque(maxlen=_SLOTS_MAX) for name in get_args(Modality)}
+        self._books: dict[str, _Book] = {name: _Book() for name in get_args(Modality)}
 
     def note(self, record: LedgerRecord) -> None:
         """Judge a request that has ended."""
@@ -97,10 +124,8 @@ class Objectives:
         met = judge(self.targets.get(modality, Targets()), seen)
         if met is None:
             return
-        slot = self._slot(modality)
+        self._books[modality].note(met, self._now())
         for objective, kept in met.items():
-            slot.judged[objective] += 1
-            slot.missed[objective] += not kept
             self._count(modality, objective, "good" if kept else "bad")
 
     def report(self) -> SloReport:
@@ -120,29 +145,11 @@ class Objectives:
                     found[modality, window] = value
         return found
 
-    def _slot(self, modality: str) -> _Slot:
-        number = int(self._now() / SLOT_SECONDS)
-        slots = self._slots[modality]
-        if not slots or slots[-1].number != number:
-            slots.append(_Slot(number))
-        return slots[-1]
-
     def _of(self, modality: Modality) -> ModalityReport | None:
         targets = self.targets.get(modality, Targets())
         if not targets.stated:
             return None
-        now = self._now()
-        slots = list(self._slots[modality])
-        judged: Counter[Objective] = Counter()
-        missed: Counter[Objective] = Counter()
-        windows: dict[Window, WindowReport] = {}
-        # One pass from the newest slot on: each window has all of the shorter ones in it.
-        for name, seconds in WINDOWS.items():
-            while slots and (slots[-1].number + 1) * SLOT_SECONDS > now - seconds:
-                slot = slots.pop()
-                judged.update(slot.judged)
-                missed.update(slot.missed)
-            windows[name] = _window(judged, missed, seconds)
+        windows = self._books[modality].windows(self._now())
         return ModalityReport(targets, windows, alert({name: each.burn_rate for name, each in windows.items()}))
 
 

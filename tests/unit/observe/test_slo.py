@@ -90,7 +90,7 @@ def test_room_is_bounded(clock: Clock) -> None:
     for _ in range(5000):
         books.note(ended(10.0))
         clock.now += 10
-    assert len(books._slots["text"]) <= 2161
+    assert len(books._books["text"].slots) <= 2161
     assert books.gauge(lambda window: float(window.requests))["text", "6h"] == pytest.approx(2160, abs=1)
 
 
