@@ -172,7 +172,7 @@ class Metrics:
         if metric.name not in self._reads:
             return {}
         reading = self._reads[metric.name]()
-        found = (
+        found: dict[tuple[str, ...], float] = (
             {(key,) if isinstance(key, str) else key: value for key, value in reading.items()}
             if isinstance(reading, Mapping)
             else {(): reading}
