@@ -28,6 +28,10 @@ def check_topology(settings: Settings) -> None:
         )
     if chosen.kind != "agg" and settings.engine.kind == "upstream":
         raise StartupError("The topology is of an engine that runs here: with --engine upstream leave out --topology.")
+    if settings.model.encoder and settings.engine.kind == "upstream":
+        raise StartupError(
+            "An encoder of one's own is for an engine that runs here: with --engine upstream leave out --encoder."
+        )
     if chosen.encoders_max is not None and chosen.encoders_max < chosen.encoders:
         raise StartupError(
             f"topology.encoders_max is {chosen.encoders_max}, less than topology.encoders: raise it, or leave it out."
@@ -83,6 +87,7 @@ def encoders_of(
             dtype=settings.model.dtype,
             batch_max=settings.engine.encoder_batch_max,
             batch_tokens_max=settings.engine.encoder_batch_tokens_max,
+            own_encoder=settings.model.encoder or "",
         ),
         queue_max=settings.engine.encoder_queue_max,
         threads=chosen.encoder_threads or threads_each(planned),

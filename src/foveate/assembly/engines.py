@@ -138,6 +138,7 @@ def _embedded_config(settings: Settings, files: ModelFiles, name: str) -> Embedd
         encoder_batch_max=chosen.encoder_batch_max,
         encoder_batch_tokens_max=chosen.encoder_batch_tokens_max,
         encoder=engine_encodes(settings),
+        own_encoder=settings.model.encoder or "",
     )
 
 
@@ -181,6 +182,7 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         encoder_batch_max=chosen.encoder_batch_max,
         encoder_batch_tokens_max=chosen.encoder_batch_tokens_max,
         encoder=engine_encodes(settings),
+        own_encoder=settings.model.encoder or "",
         kv_cache_bytes=settings.vllm.kv_cache_bytes,
         embeddings=settings.vllm.embeddings,
         embeddings_bytes_max=settings.vllm.embeddings_bytes_max,

@@ -18,7 +18,7 @@ def reference_of(
     transformers does, and where pictures go in as pixels there is no path of ours that could differ.
     """
     split = settings.engine.kind == "vllm" or settings.topology.kind != "agg"
-    if not settings.engine.self_check or not split or "embeddings" not in engine.accepts:
+    if settings.model.encoder or not settings.engine.self_check or not split or "embeddings" not in engine.accepts:
         return None
     return ReferenceProcess(
         runtime, ReferenceConfig(files.directory), index=number, threads=settings.engine.threads or spare_cores()

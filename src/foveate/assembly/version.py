@@ -20,6 +20,8 @@ from foveate.media.messages import WorkerConfig
 from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
+from foveate.models.own_encoder import load_own_prompt_side
+from foveate.models.port import PromptSide
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
 from foveate.runtime.local.runtime import LocalRuntime
@@ -72,10 +74,7 @@ async def load_version(
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            loaded = asyncio.to_thread(
-                load_prompt_side, files, appearance(settings), pixels=takes_pixels(settings, files)
-            )
-            prompt_side = tasks.create_task(loaded)
+            prompt_side = tasks.create_task(asyncio.to_thread(_prompt_side, settings, files))
             tasks.create_task(media.start())
             tasks.create_task(engine.start())
             if reference is not None:
@@ -105,6 +104,12 @@ async def load_version(
     return serving
 
 
+def _prompt_side(settings: Settings, files: ModelFiles) -> PromptSide:
+    if settings.model.encoder:
+        return load_own_prompt_side(files, appearance(settings), settings.model.encoder)
+    return load_prompt_side(files, appearance(settings), pixels=takes_pixels(settings, files))
+
+
 def another_version(
     settings: Settings, *, runtime: LocalRuntime, say: Say, load: Load, encode_workers: Callable[[], int]
 ) -> Callable[[str], Awaitable[Serving]]:
@@ -129,7 +134,11 @@ def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfi
         workers=workers,
         first_index=number * workers,
         config=WorkerConfig(
-            files.directory, appearance(settings), media.decode_pixels_max, takes_pixels(settings, files)
+            files.directory,
+            appearance(settings),
+            media.decode_pixels_max,
+            takes_pixels(settings, files),
+            settings.model.encoder or "",
         ),
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,

@@ -54,7 +54,10 @@ class EncodeBatch(msgspec.Struct, frozen=True, tag="encode_batch"):
 
 
 class EncoderConfig(msgspec.Struct, frozen=True):
-    """What an encode worker is started with. ``batch_max`` pictures of ``batch_tokens_max`` visual tokens are encoded together at most."""
+    """What an encode worker is started with. ``batch_max`` pictures of ``batch_tokens_max`` visual tokens are encoded together at most.
+
+    ``own_encoder`` is the ``package.module:Class`` of an operator's own vision encoder; empty: the checkpoint's.
+    """
 
     model_dir: str
     device: str = "cpu"
@@ -62,6 +65,7 @@ class EncoderConfig(msgspec.Struct, frozen=True):
     batch_max: int = 1
     batch_tokens_max: int = 0
     queue_max: int = 1024
+    own_encoder: str = ""
 
 
 class EncoderInfo(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ import msgspec
 from foveate.encoders.messages import CancelEncode, EncodeBatch, EncoderConfig, EncoderInfo
 from foveate.encoders.worker import EncoderThread
 from foveate.models.loading import load_vision
+from foveate.models.own_encoder import load_own_tower
+from foveate.models.port import VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
 
@@ -28,9 +30,7 @@ def main(context: WorkerContext) -> None:
     """Entry point of the worker. Raises StartupError when the model cannot be loaded."""
     config = msgspec.convert(context.spec.config, EncoderConfig)
     threading.excepthook = _end_process
-    tower, _ = load_vision(
-        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
-    )
+    tower = _load(config, context)
     encoder = EncoderThread(
         tower,
         context,
@@ -47,6 +47,14 @@ def main(context: WorkerContext) -> None:
             dispatch(message, encoder, context)
     finally:
         encoder.close(_CLOSE_SECONDS)
+
+
+def _load(config: EncoderConfig, context: WorkerContext) -> VisionTower:
+    if config.own_encoder:
+        return load_own_tower(config.model_dir, config.own_encoder, device=config.device, dtype=config.dtype)[0]
+    return load_vision(
+        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
+    )[0]
 
 
 def dispatch(message: Any, encoder: EncoderThread, context: WorkerContext) -> None:

@@ -36,6 +36,8 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     appearance: Appearance = Appearance()
     pixels_max: int = 0
     pixels: bool = False
+    own_encoder: str = ""
+    """``package.module:Class`` of an operator's own vision encoder, whose processor it is then; empty: the checkpoint's."""
 
 
 class Unpack(msgspec.Struct, frozen=True, tag="unpack"):

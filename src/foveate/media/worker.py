@@ -62,8 +62,12 @@ def main(context: WorkerContext) -> None:
     # Pillow warns of odd files on stderr; the answer to the client says what matters, and anyone could fill the log.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     config = msgspec.convert(context.spec.config, WorkerConfig)
-    processor = None
-    if config.model_dir:
+    processor: PictureProcessor | None = None
+    if config.own_encoder:
+        from foveate.models.own_encoder import load_own_processor
+
+        processor = load_own_processor(config.model_dir, config.own_encoder)
+    elif config.model_dir:
         processor = load_picture_processor(config.model_dir, config.appearance, pixels=config.pixels)
     worker = MediaWorker(context, processor, config)
     context.send(Ready({}))

@@ -128,7 +128,7 @@ def load_prompt_side(
     """
     from foveate.models.prompt import TransformersPromptSide
 
-    family, processor, config = _load_processor(files.directory)
+    family, processor, config = load_processor(files.directory)
     with _foreign("processor", files.directory):
         version = processor_version(processor, picture_token_id(config), appearance, pixels=pixels)
         return TransformersPromptSide(family, processor, config, version, pixels=pixels)
@@ -141,14 +141,15 @@ def load_picture_processor(
     from foveate.models.picture import TransformersPictureProcessor
     from foveate.models.pixels import TransformersPixelProcessor
 
-    family, processor, config = _load_processor(directory)
+    family, processor, config = load_processor(directory)
     with _foreign("processor", directory):
         version = processor_version(processor, picture_token_id(config), appearance, pixels=pixels)
         made = TransformersPixelProcessor if pixels else TransformersPictureProcessor
         return made(family, processor, config, version)
 
 
-def _load_processor(directory: str) -> tuple[Family, Any, Any]:
+def load_processor(directory: str) -> tuple[Family, Any, Any]:
+    """Return the family, transformers' processor and configuration. Raises StartupError."""
     from transformers import AutoConfig, AutoProcessor
 
     family = family_of(_read_config(Path(directory), directory), directory)

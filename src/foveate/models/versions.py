@@ -65,6 +65,22 @@ def processor_version(processor: Any, picture_token_id: int, appearance: Appeara
     return _digest(described)
 
 
+def own_version(spec: str, stated: str, **what: Any) -> str:
+    """Return the hexadecimal version (64 characters) of an operator's own encoder, made of the one that it states; ``what`` else counts.
+
+    With ``appearance`` it is that of its processor, which gets its pixels from our decoders.
+    """
+    described = {
+        "format": FORMAT,
+        "own": spec,
+        "stated": stated,
+        **{key: msgspec.to_builtins(value) for key, value in what.items()},
+    }
+    if "appearance" in what:
+        described["decoders"] = {name: version(name) for name in DECODERS}
+    return _digest(described)
+
+
 def encoder_version(directory: Path, config: Any, dtype: str) -> str:
     """Return the hexadecimal version (64 characters) of a checkpoint's vision tower and projector run in ``dtype``.
 

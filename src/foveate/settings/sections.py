@@ -40,6 +40,10 @@ class ModelSettings(Section):
         None, "Name clients use for the model. Default: the hub id, or the directory's last part.",
         flag="--served-model-name",
     )  # fmt: skip
+    encoder: str | None = setting(
+        None, "An operator's own vision encoder in place of the model's: package.module:Class (docs/encoder.md).",
+        flag="--encoder", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+    )  # fmt: skip
     device: str = setting("cpu", "Where weights live: cpu, cuda or cuda:N.", flag="--device")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "float32", "Weights and computation. float32 gives the same tokens alone and in any batch.", flag="--dtype"

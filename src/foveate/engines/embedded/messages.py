@@ -81,3 +81,5 @@ class EmbeddedConfig(msgspec.Struct, frozen=True):
     encoder_batch_tokens_max: int = 0
     encoder: bool = True
     """Whether the process holds a vision tower."""
+    own_encoder: str = ""
+    """``package.module:Class`` of an operator's own vision encoder; empty: the checkpoint's."""

@@ -27,6 +27,7 @@ from foveate.engines.embedded.messages import EmbeddedConfig, Prefill, TokenDeco
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo
 from foveate.models.loading import EncoderFacts, load_language, load_vision_and_language
+from foveate.models.own_encoder import load_own_tower, own_facts
 from foveate.models.port import LanguageModel, VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
@@ -89,10 +90,15 @@ def main(context: WorkerContext) -> None:
 
 
 def _load(config: EmbeddedConfig, context: WorkerContext) -> tuple[VisionTower | EncoderFacts, LanguageModel]:
-    load = load_vision_and_language if config.encoder else load_language
-    return load(
+    own = config.own_encoder
+    load = load_vision_and_language if config.encoder and not own else load_language
+    tower, model = load(
         config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
     )
+    if own:
+        load_own = load_own_tower if config.encoder else own_facts
+        tower, _ = load_own(config.model_dir, own, device=config.device, dtype=config.dtype)
+    return tower, model
 
 
 def _encoder(tower: VisionTower, config: EmbeddedConfig, context: WorkerContext) -> EncoderThread:

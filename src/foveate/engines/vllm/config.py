@@ -35,6 +35,8 @@ class VllmConfig(msgspec.Struct, frozen=True):
     encoder_batch_tokens_max: int = 0
     encoder: bool = True
     """Whether the process holds a vision tower."""
+    own_encoder: str = ""
+    """``package.module:Class`` of an operator's own vision encoder; empty: the checkpoint's."""
     kv_cache_bytes: int = 0
     """Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself."""
     embeddings: Literal["inline", "connector"] = "inline"

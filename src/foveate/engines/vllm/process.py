@@ -27,6 +27,7 @@ from foveate.engines.vllm.config import PIXEL_FAMILIES, VllmConfig
 from foveate.engines.vllm.environment import before_import, before_start
 from foveate.engines.vllm.versions import check_interfaces, check_version
 from foveate.models.loading import load_vision, read_vision
+from foveate.models.own_encoder import load_own_tower
 from foveate.models.port import VisionTower
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
@@ -85,9 +86,15 @@ def _with_our_encoder(
     from foveate.engines.vllm.launch import rows_max
     from foveate.engines.vllm.pictures import Prompts
 
-    tower, vision = load_vision(
-        config.model_dir, device=config.device, dtype=config.dtype, progress=lambda text: context.send(Progress(text))
-    )
+    if config.own_encoder:
+        tower, vision = load_own_tower(config.model_dir, config.own_encoder, device=config.device, dtype=config.dtype)
+    else:
+        tower, vision = load_vision(
+            config.model_dir,
+            device=config.device,
+            dtype=config.dtype,
+            progress=lambda text: context.send(Progress(text)),
+        )
     prompts = Prompts(
         context.arena,
         picture_token=vision.picture_token,
