@@ -1,4 +1,7 @@
-"""One runtime for all engines: what they import is imported once."""
+"""What is made once for all engines: a runtime, so that what they import is imported once, and one server with vLLM inside.
+
+That server is shared by files; tests that kill parts of it are in test_vllm_server.py, which runs last, and at its end.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from tests.blackbox.origins import Origin, origin
+from tests.blackbox.server import Server
 from tests.contracts.bench import MODEL
+from tests.contracts.vllm_server import serving_vllm
 
 from foveate.models.preload import preload_modules
 from foveate.runtime.arena import Arena
@@ -21,3 +27,18 @@ def runtime() -> Iterator[LocalRuntime]:
     )
     yield made
     asyncio.run(made.close())
+
+
+@pytest.fixture(scope="session")
+def web() -> Iterator[Origin]:
+    with origin() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def vllm_server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
+    made = serving_vllm(tmp_path_factory.mktemp("vllm"), web)
+    try:
+        yield made
+    finally:
+        made.kill_all()

