@@ -36,6 +36,15 @@ def test_what_is_handed_is_what_is_mapped(dtype: str) -> None:
     assert torch.equal(found, given + 1)
 
 
+def test_what_is_mapped_keeps_no_descriptor() -> None:
+    fd = Handover(bytes_max=1 << 20).hand("red", [rows()], NO_GRID)
+    assert fd is not None
+    before = len(os.listdir("/proc/self/fd"))
+    held = [read(fd) for _ in range(10)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(torch.equal(one, rows()) for one in held)
+
+
 def test_levels_lie_side_by_side() -> None:
     handover = Handover(bytes_max=1 << 20)
     fd = handover.hand("red", [rows(1), rows(2)], (1, 4, 4))
