@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import struct
 import zipfile
 from typing import Any, Final
@@ -24,6 +25,9 @@ PICKLE_BYTES_MAX: Final = 16 * 1024
 DIMENSIONS_MAX: Final = 8
 _END: Final = struct.Struct("<4s4H2LH")
 _END_MARK: Final = b"PK\x05\x06"
+_LOCATOR: Final = struct.Struct("<4sLQL")
+_LOCATOR_MARK: Final = b"PK\x06\x07"
+_END_64: Final = struct.Struct("<4sQ2H2L4Q")
 _DTYPES: Final = {
     "FloatStorage": "float32",
     "HalfStorage": "float16",
@@ -56,22 +60,25 @@ def read_torch(data: bytes) -> tuple[np.ndarray, str]:
                 )
             found = _unpickled(archive.read(by_end["data.pkl"]))
             values = archive.read(by_end[f"data/{found.storage.key}"])
+        return _view(found, values), found.storage.dtype
     except EmbeddingsInvalid:
         raise
     except MemoryError:
         raise
     except Exception as error:  # A hostile file raises whatever its reader comes upon.
         raise EmbeddingsInvalid("The file is no tensor as torch.save writes them.", detail=repr(error)[:200]) from None
-    return _view(found, values), found.storage.dtype
 
 
 def _archive(data: bytes) -> zipfile.ZipFile:
     end = data.rfind(_END_MARK)
     if end < 0 or len(data) - end < _END.size:
         raise EmbeddingsInvalid("The file is no archive as torch.save writes them.")
-    count, size = _END.unpack_from(data, end)[4:6]
-    # Before the directory is read: it may list a million entries.
-    if count > ENTRIES_MAX or size > ENTRIES_MAX * 1024:
+    # Before the directory is read: it may list a million entries. torch writes the second record too, which then holds.
+    sizes = [_END.unpack_from(data, end)[4:6]]
+    locator = end - _LOCATOR.size
+    if locator >= _END_64.size and data.startswith(_LOCATOR_MARK, locator):
+        sizes.append(_END_64.unpack_from(data, locator - _END_64.size)[7:9])
+    if any(count > ENTRIES_MAX or size > ENTRIES_MAX * 1024 for count, size in sizes):
         raise EmbeddingsInvalid("The archive has more entries than a tensor needs.")
     archive = zipfile.ZipFile(io.BytesIO(data))
     entries = archive.infolist()
@@ -108,6 +115,10 @@ class _Unpickler(pickle.Unpickler):
 def _unpickled(data: bytes) -> _Tensor:
     if len(data) > PICKLE_BYTES_MAX:
         raise EmbeddingsInvalid("The archive's description is larger than one tensor's.")
+    for operation, argument, _ in pickletools.genops(data):
+        # The unpickler makes a table as long as the greatest number, and room for whatever length is announced (which this loop looks for).
+        if argument is not None and "PUT" in operation.name and argument > len(data):
+            raise EmbeddingsInvalid("The archive's description is no tensor's.")
     found = _Unpickler(io.BytesIO(data)).load()
     if not isinstance(found, _Tensor):
         raise EmbeddingsInvalid("The file holds something else than one dense tensor of numbers.")
@@ -137,7 +148,7 @@ def _nothing(*_: Any) -> tuple[()]:
 def _view(found: _Tensor, values: bytes) -> np.ndarray:
     flat = np.frombuffer(values, np.uint16 if found.storage.dtype == "bfloat16" else found.storage.dtype)
     if 0 in found.shape:
-        return np.empty(found.shape, flat.dtype)
+        raise EmbeddingsInvalid("The tensor is empty.")
     last = found.offset + sum((side - 1) * stride for side, stride in zip(found.shape, found.strides, strict=True))
     if last >= len(flat):
         raise EmbeddingsInvalid("The tensor reaches beyond the numbers that are in the file.")

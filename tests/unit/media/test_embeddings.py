@@ -73,12 +73,14 @@ def test_levels_lie_side_by_side() -> None:
     assert all(part.flags.c_contiguous for part in found.values())
 
 
-def repickled(payload: bytes, *, compressed: bool = False, more: dict[str, bytes] | None = None) -> bytes:
+def repickled(
+    payload: bytes, *, stored: bytes = b"\0" * 64, compressed: bool = False, more: dict[str, bytes] | None = None
+) -> bytes:
     """A torch archive with another description."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
         archive.writestr("archive/data.pkl", payload)
-        archive.writestr("archive/data/0", b"\0" * 64)
+        archive.writestr("archive/data/0", stored)
         for name, data in (more or {}).items():
             archive.writestr(name, data)
     return stream.getvalue()
@@ -120,10 +122,12 @@ HOSTILE = {
     "huge": repickled(described((2**39, 2**39), (0, 0))),
     "negative stride": repickled(described((2, 8), (-8, 1))),
     "negative offset": repickled(described((2, 8), (8, 1), offset=-4)),
+    "nothing of a huge shape": repickled(described((0, 2**39, 2**39), (1, 1, 1))),
     "no number": repickled(described((2, 8), (8, True))),
     "unknown storage": repickled(described((2, 8), (8, 1), storage=b"ComplexFloatStorage")),
     "too many entries": repickled(described((2, 8), (8, 1)), more={f"archive/{n}": b"" for n in range(80)}),
     "long description": repickled(described((2, 8), (8, 1)) + b" " * 20_000),
+    "storage cut inside a number": repickled(described((2, 8), (8, 1)), stored=b"\0" * 65),
     "big endian": repickled(described((2, 8), (8, 1)), more={"archive/byteorder": b"big"}),
     "wrong width": saved(torch.randn(6, 9)),
     "one dimension": saved(torch.randn(48)),
@@ -147,6 +151,24 @@ HOSTILE = {
 def test_what_is_refused(name: str) -> None:
     with pytest.raises(EmbeddingsInvalid):
         read(HOSTILE[name])
+
+
+def test_a_long_directory_that_the_first_end_record_does_not_tell_of_is_not_read() -> None:
+    count = 1000
+    entry = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", *[0] * 6, 0, 0, 0, 1, *[0] * 4, 0, 0) + b"a"
+    directory = entry * count
+    record = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, len(directory), 0)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(directory), 1)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(entry), 0, 0)
+    with pytest.raises(EmbeddingsInvalid, match="more entries than a tensor needs"):
+        read(directory + record + locator + end)
+
+
+@pytest.mark.parametrize("operation", [b"r" + struct.pack("<I", 2**20), b"p1048576\n"])
+def test_a_description_that_makes_a_long_table_is_not_run(operation: bytes) -> None:
+    tensor = described((2, 8), (8, 1))
+    with pytest.raises(EmbeddingsInvalid, match="description is no tensor's"):
+        read(repickled(tensor[:-1] + operation + b"."))
 
 
 def test_what_is_too_large_for_the_models_dtype() -> None:
