@@ -60,14 +60,21 @@ def topology_flags(kind: str, placement: Placement) -> tuple[str, ...]:
     that has more.
     """
     encode, language = placement.encode, placement.language
-    front = ("--media-workers", str(max(1, len(placement.front))))
+    front: tuple[str, ...] = ("--media-workers", str(max(1, len(placement.front))))
     if placement.front:
         front += ("--media-cpus", listed(placement.front))
     threads = str(len(language))
     if kind == "agg":
         cpus = listed(sorted({*encode, *language}))
         return (*front, "--engine-cpus", cpus, "--engine-threads", str(max(len(encode), len(language))))
-    apart = ("--topology", kind, "--encoders", str(len(encode)), "--topology-encoder-cpus", listed(encode))
+    apart: tuple[str, ...] = (
+        "--topology",
+        kind,
+        "--encoders",
+        str(len(encode)),
+        "--topology-encoder-cpus",
+        listed(encode),
+    )
     # Were a worker to fail, its pictures would be encoded elsewhere, and the benchmark would not see it.
     apart += ("--topology-encoder-threads", "1", "--topology-fallback", "off")
     if kind == "e-pd":
