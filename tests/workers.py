@@ -35,10 +35,22 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
 
 class Write(msgspec.Struct, frozen=True, tag="write"):
-    """Fill ``slot`` with ``byte``."""
+    """Fill ``out`` with ``byte``."""
+
+    out: Slot
+    byte: int
+
+
+class Written(msgspec.Struct, frozen=True, tag="written"):
+    """Answer to a :class:`Write`."""
 
     slot: Slot
-    byte: int
+
+
+class Sum(msgspec.Struct, frozen=True, tag="sum"):
+    """Answer with the sum of the bytes of ``slot``."""
+
+    slot: Slot
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
@@ -51,9 +63,11 @@ def echo(context: WorkerContext) -> None:
     context.send(Ready({"config": context.spec.config, "pid": os.getpid()}))
     while (message := context.receive()) is not None:
         if isinstance(message, Write):
-            view = context.arena.view(message.slot)
+            view = context.arena.view(message.out)
             view[:] = bytes([message.byte]) * len(view)
-            context.send(Answer(len(view)))
+            context.send(Written(message.out))
+        elif isinstance(message, Sum):
+            context.send(Answer(int(np.frombuffer(context.arena.view(message.slot), np.uint8).sum(dtype=np.int64))))
         else:
             context.send(Answer(_ACTIONS[message.what](context, message.value)))
     context.send(Answer("goodbye"))
@@ -281,6 +295,7 @@ _ACTIONS: dict[str, Any] = {
     "kill": _kill,
     "raise": _raise,
     "title": _title,
+    "clock": lambda context, value: now(),
     "limits": _limits,
     "cpus": lambda context, value: sorted(os.sched_getaffinity(0)),
     "sleep": lambda context, value: time.sleep(value),

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.blackbox.origins import Origin, origin
 from tests.blackbox.server import Server
 from tests.contracts.bench import MODEL
+from tests.contracts.ray_cluster import two_nodes
 from tests.contracts.vllm_server import serving_vllm
 
 from foveate.models.preload import preload_modules
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.port import Runtime
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +45,18 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterat
         yield made
     finally:
         made.kill_all()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    with two_nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def ray_runtimes(ray_cluster: Any) -> Iterator[list[Runtime]]:
+    """Room for one that all tests share, so that they meet actors that others have left: who needs it first makes it."""
+    made: list[Runtime] = []
+    yield made
+    for runtime in made:
+        asyncio.run(runtime.close())

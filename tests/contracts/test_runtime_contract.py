@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import psutil
 import pytest
-from tests.workers import Answer, Ask, Write
+from tests.contracts.ray_cluster import connected
+from tests.workers import Answer, Ask, Sum, Write, Written
 
+from foveate.core.clock import now
 from foveate.core.errors import StartupError
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
 
-RUNTIMES: dict[str, Callable[[Arena], Runtime]] = {"local": LocalRuntime}
+RUNTIMES = ("local", "ray")
 MIB = 1024 * 1024
 
 
 class Bench:
     """A runtime, its arena, and one place that hears everything its workers say."""
 
-    def __init__(self, make: Callable[[Arena], Runtime]) -> None:
-        self.arena = Arena(4 * MIB)
-        self.runtime = make(self.arena)
+    def __init__(self, runtime: Runtime) -> None:
+        self.arena = runtime.arena
+        self.runtime = runtime
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.exits: asyncio.Queue[int] = asyncio.Queue()
+        self.workers: list[Worker] = []
 
     def worker(self, entry: str = "echo", **changes: Any) -> Worker:
         given = {"role": "media", "index": 0, "config": None, **changes}
-        return self.runtime.worker(
-            WorkerSpec(entry=f"tests.workers:{entry}", receives=Ask | Write, sends=Answer, **given)
+        worker = self.runtime.worker(
+            WorkerSpec(entry=f"tests.workers:{entry}", receives=Ask | Write | Sum, sends=Answer | Written, **given)
         )
+        self.workers.append(worker)
+        return worker
 
     async def start(self, worker: Worker, seconds_max: float = 30) -> Ready:
         return await worker.start(
@@ -55,14 +61,32 @@ class Bench:
         return answer.value
 
 
+def ours() -> set[int]:
+    """Worker processes of ours below this one, without those that start or hold others."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            title = " ".join(process.cmdline())
+            if title.startswith("foveate: ") and "forkserver" not in title and "(host)" not in title:
+                found.add(process.pid)
+    return found
+
+
 @pytest.fixture(params=RUNTIMES)
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-    bench = Bench(RUNTIMES[request.param])
+    before = ours()
+    local = request.param == "local"
+    shared: list[Runtime] = [LocalRuntime(Arena(4 * MIB))] if local else request.getfixturevalue("ray_runtimes")
+    if not shared:
+        shared.append(await connected(Arena(4 * MIB)))
+    bench = Bench(shared[0])
     yield bench
-    await bench.runtime.close()
-    left = {process.pid for process in psutil.Process().children(recursive=True)} - before
-    assert not left, "processes were left behind"
+    if local:
+        await bench.runtime.close()
+    for worker in bench.workers:
+        worker.kill()
+        await worker.wait()
+    assert not ours() - before, "processes were left behind"
 
 
 async def test_starts_with_its_config_and_progress(bench: Bench) -> None:
@@ -92,9 +116,25 @@ async def test_a_worker_writes_into_the_slot_it_was_given(bench: Bench) -> None:
     before, slot, after = (bench.arena.allocate(1000) for _ in range(3))
     bench.arena.view(before)[:] = bench.arena.view(after)[:] = b"." * 1000
     worker.send(Write(slot, 0x55))
-    assert (await bench.messages.get()).value == 1000
+    assert await bench.messages.get() == Written(slot)
     assert bytes(bench.arena.view(slot)) == b"\x55" * 1000
     assert bytes(bench.arena.view(before)) == bytes(bench.arena.view(after)) == b"." * 1000
+
+
+async def test_a_worker_reads_what_was_written(bench: Bench) -> None:
+    worker = await bench.started()
+    slots = [bench.arena.allocate(MIB) for _ in range(3)]
+    for number, slot in enumerate(slots):
+        bench.arena.view(slot)[:] = bytes([number + 1]) * MIB
+    for slot in slots:
+        worker.send(Sum(slot))
+    assert [(await bench.messages.get()).value for _ in slots] == [MIB, 2 * MIB, 3 * MIB]
+
+
+async def test_one_clock(bench: Bench) -> None:
+    worker = await bench.started()
+    before = now()
+    assert before <= await bench.ask(worker, "clock") <= now()
 
 
 async def test_a_worker_that_refuses_to_start_says_why(bench: Bench) -> None:
@@ -114,7 +154,11 @@ async def test_a_worker_that_crashes_at_start_is_a_startup_error(
     with pytest.raises(StartupError, match="ended while starting"):
         await bench.start(worker)
     assert not worker.alive
-    assert "Traceback" in capfd.readouterr().err
+    said = ""
+    async with asyncio.timeout(20):  # Ray brings the lines of other nodes when it has them
+        while "Traceback" not in said:
+            said += capfd.readouterr().err
+            await asyncio.sleep(0.05)
     assert bench.exits.empty()
 
 
@@ -222,6 +266,8 @@ async def test_a_worker_runs_on_the_cores_that_it_is_given(bench: Bench) -> None
 
 
 async def test_close_ends_everything(bench: Bench) -> None:
+    if not isinstance(bench.runtime, LocalRuntime):
+        bench = Bench(await connected(Arena(MIB)))
     await bench.started()
     await bench.start(bench.worker("deaf", index=1))
     bench.worker(index=2)

@@ -160,10 +160,14 @@ class VideoProbed(msgspec.Struct, frozen=True, tag="video_probed"):
 
 
 class FramesDecoded(msgspec.Struct, frozen=True, tag="frames_decoded"):
-    """The picks at ``places`` lie in ``DecodeFrames.out``; the others could not be decoded. ``cpu_ms``: the worker's processor time."""
+    """The picks at ``places`` lie in ``frames``, the part of ``DecodeFrames.out`` that has room for all; the others could not be decoded.
+
+    ``cpu_ms``: the worker's processor time.
+    """
 
     job_id: int
     places: tuple[int, ...]
+    frames: Slot
     cpu_ms: float = 0.0
 
 

@@ -160,7 +160,8 @@ class MediaWorker:
         for place, pixels in decoded:
             out[place] = pixels
             places.append(place)
-        return FramesDecoded(job.job_id, tuple(places), (process_time() - processor_start) * 1e3)
+        frames = Slot(job.out.offset, out.nbytes)
+        return FramesDecoded(job.job_id, tuple(places), frames, (process_time() - processor_start) * 1e3)
 
     def _prepare(self, job: Prepare, spans: list[Span]) -> Prepared:
         if self._processor is None:

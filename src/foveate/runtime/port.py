@@ -16,6 +16,7 @@ import msgspec
 
 from foveate.core.errors import ErrorRecord
 from foveate.core.memory import Slot
+from foveate.runtime.arena import Arena
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -41,6 +42,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     ``memory_bytes_max`` (0: none) is what the process may allocate beyond what it holds when it reports ready;
     ``threads`` is the number of threads numerical libraries may use; ``cpus`` are the only cores that it may run on (empty: any).
+    ``clock_ahead`` is for :func:`foveate.core.clock.follow`; the runtime fills it in.
     """
 
     role: str
@@ -52,6 +54,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     memory_bytes_max: int = 0
     threads: int = 1
     cpus: tuple[int, ...] = ()
+    clock_ahead: float = 0.0
 
     @property
     def title(self) -> str:
@@ -127,12 +130,22 @@ class Worker(Protocol):
         """Ask the process to end (its ``receive`` returns ``None``), wait, kill it after ``seconds_max``, reap it."""
         ...
 
+    async def wait(self) -> None:
+        """Wait until nothing of the process is left; at once when it was never started."""
+        ...
+
 
 class Runtime(Protocol):
     """Starts workers and owns the arena."""
 
+    arena: Arena
+
     def worker(self, spec: WorkerSpec) -> Worker:
         """Return a worker that is not started yet."""
+        ...
+
+    def processes(self) -> list[tuple[str, int]]:
+        """Return what each process of this machine is and its pid, this one's first. May be called from any thread."""
         ...
 
     async def close(self) -> None:

@@ -5,11 +5,14 @@ A process may prefill a prompt for another one to go on with, which draws all it
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from foveate.core.memory import Slot, TensorBundle
 from foveate.engines import messages
 from foveate.engines.port import EngineWork
+from foveate.runtime.named_bytes import NOT_READ
 
 
 class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
@@ -47,7 +50,7 @@ class TokenDecode(msgspec.Struct, frozen=True, tag="token_decode"):
     is not read any more.
     """
 
-    work: EngineWork
+    work: Annotated[EngineWork, NOT_READ]
     submitted_at: float
     prefilled: Prefilled
 

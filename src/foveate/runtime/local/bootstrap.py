@@ -21,6 +21,7 @@ from typing import Any
 
 from setproctitle import setproctitle
 
+from foveate.core import clock
 from foveate.core.errors import StartupError
 from foveate.runtime.arena import ArenaView
 from foveate.runtime.local.channel import GatewayGone, WorkerChannel
@@ -94,6 +95,7 @@ def run(connection: socket.socket, arena: ArenaView, parent_pid: int) -> int:
         if packed is None:
             return 0  # the gateway gave up before this process existed
         spec: WorkerSpec = pickle.loads(packed)
+        clock.follow(spec.clock_ahead)
         setproctitle(spec.title)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         faulthandler.enable()

@@ -1,0 +1,207 @@
+"""The connection to a Ray cluster, and actors on its nodes. Blocking calls of Ray are made on threads.
+
+An actor is given by the resources that its role needs; one whose process died is kept for a successor, which starts at once there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from foveate.core.clock import now
+from foveate.core.errors import StartupError
+from foveate.runtime.port import WorkerSpec
+from foveate.runtime.ray.parcel import Parcel, machine
+
+# Equal lines of several processes are each of use: a traceback without them cannot be read. Ray takes this when it is imported.
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+try:
+    import ray
+    from ray.exceptions import RayError
+except ImportError as error:
+    raise StartupError("Ray is not installed here: pip install 'foveate[ray]', or see docs/ray.md.") from error
+
+logger = logging.getLogger(__name__)
+
+_KEPT_SECONDS: Final = 60.0
+"""How long an actor without a process is kept for a successor."""
+_LOOKS: Final = 3
+"""Times another machine's clock is looked at; the shortest look counts."""
+_THREAD_BYTES: Final = 256 * 1024
+"""Bytes from which handing them to Ray, which copies them, is done on a thread."""
+
+
+class HostLost(Exception):
+    """The actor, its node or the way to it is gone."""
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """``address`` as Ray's: ``auto``, ``HOST:PORT``. ``needs`` returns the resources of a worker by Ray's names (``CPU``, ``GPU``, own)."""
+
+    address: str
+    needs: Callable[[WorkerSpec], Mapping[str, float]]
+    namespace: str = "foveate"
+
+
+async def connect(config: ClusterConfig) -> Callable[[], None]:
+    """Connect this process, unless it is, and return what takes the connection back. Raises StartupError."""
+    if ray.is_initialized():
+        return lambda: None
+    try:
+        await asyncio.to_thread(
+            ray.init,
+            address=config.address,
+            namespace=config.namespace,
+            configure_logging=False,
+            logging_level=logging.WARNING,
+            log_to_driver=True,
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
+        raise StartupError(
+            f"There is no Ray cluster at {config.address}. Start one with: ray start --head", detail=repr(error)
+        ) from error
+    return ray.shutdown
+
+
+class Host:
+    """An actor as the gateway holds it. Methods raise :class:`HostLost`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._runs = itertools.count(1)
+        self._run = 0
+        self.node = ""
+        """Ray's id of its node."""
+        self.clock_ahead = 0.0
+        """Seconds that this machine's clock is ahead of the actor's: 0 on one machine, else told within half of a call's time."""
+
+    async def look(self) -> None:
+        """Wait until it is there, and see where, and what its clock says."""
+        looks: list[tuple[float, float]] = []
+        for _ in range(_LOOKS):
+            asked = now()
+            self.node, where, theirs = await _answer(self._actor.where.remote())
+            answered = now()
+            if where == machine():
+                self.clock_ahead = 0.0
+                return
+            looks.append((answered - asked, (asked + answered) / 2 - theirs))
+        self.clock_ahead = min(looks)[1]
+
+    async def begin(self, packed: bytes, seconds_max: float) -> None:
+        """See :class:`foveate.runtime.ray.host.WorkerHost`, here and below."""
+        self._run = next(self._runs)
+        await _answer(self._actor.begin.remote(self._run, packed, seconds_max))
+
+    async def poll(self) -> list[Parcel]:
+        found: list[Parcel] = await _answer(self._actor.poll.remote(self._run))
+        return found
+
+    async def deliver(self, parcels: Sequence[Parcel]) -> None:
+        call = partial(self._actor.deliver.remote, self._run, parcels)
+        large = sum(parcel.size for parcel in parcels) > _THREAD_BYTES
+        try:
+            reference = await asyncio.to_thread(call) if large else call()
+        except RayError as error:
+            raise HostLost(f"{type(error).__name__}: {error}") from error
+        await _answer(reference)
+
+    async def stop(self, seconds_max: float) -> None:
+        await _answer(self._actor.stop.remote(self._run, seconds_max))
+
+    def ask_to_kill(self) -> None:
+        """Ask the actor to end its process; nothing tells whether it can."""
+        with suppress(RayError):
+            self._actor.kill.remote(self._run)
+
+    def end(self) -> None:
+        """End the actor, and with it its process."""
+        with suppress(RayError):
+            ray.kill(self._actor, no_restart=True)
+
+
+class Hosts:
+    """All actors of one server."""
+
+    def __init__(self, config: ClusterConfig, arena_bytes: int, preload: Sequence[str]) -> None:
+        self._config = config
+        self._arena_bytes = arena_bytes
+        self._preload = tuple(preload)
+        self._kept: dict[tuple[str, int], tuple[Host, asyncio.TimerHandle]] = {}
+
+    def needs(self, spec: WorkerSpec) -> dict[str, float]:
+        """Return the resources that this worker's actor takes on its node."""
+        return dict(self._config.needs(spec))
+
+    async def take(self, spec: WorkerSpec) -> Host:
+        """Return an actor for this worker: the one that its predecessor left, else a new one, for which a node with room is waited for.
+
+        Raises HostLost.
+        """
+        from foveate.runtime.ray.host import WorkerHost  # what the actor imports the gateway need not, but for the name
+
+        kept = self._kept.pop((spec.role, spec.index), None)
+        if kept is not None:
+            host, timer = kept
+            timer.cancel()
+            try:
+                await host.look()
+            except HostLost:
+                host.end()
+            else:
+                return host
+        needs = self.needs(spec)
+        actor = (
+            ray.remote(WorkerHost)
+            .options(
+                num_cpus=needs.pop("CPU", 0),
+                num_gpus=needs.pop("GPU", 0),
+                resources=needs,
+                max_restarts=0,
+                max_task_retries=0,
+                lifetime="non_detached",
+            )
+            .remote(spec.title, self._arena_bytes, (*self._preload, spec.entry.partition(":")[0]))
+        )
+        host = Host(actor)
+        try:
+            await host.look()
+        except BaseException:
+            host.end()
+            raise
+        return host
+
+    def keep(self, spec: WorkerSpec, host: Host) -> None:
+        """Keep the actor of a worker that died by itself for a while."""
+        self.drop(spec)
+        timer = asyncio.get_running_loop().call_later(_KEPT_SECONDS, self.drop, spec)
+        self._kept[spec.role, spec.index] = host, timer
+
+    def drop(self, spec: WorkerSpec) -> None:
+        """End the actor that is kept for this worker's successor, if there is one."""
+        kept = self._kept.pop((spec.role, spec.index), None)
+        if kept is not None:
+            kept[1].cancel()
+            kept[0].end()
+
+    def close(self) -> None:
+        """End those that are kept."""
+        for host, timer in self._kept.values():
+            timer.cancel()
+            host.end()
+        self._kept.clear()
+
+
+async def _answer(reference: Any) -> Any:
+    try:
+        return await reference
+    except RayError as error:
+        raise HostLost(f"{type(error).__name__}: {error}") from error
