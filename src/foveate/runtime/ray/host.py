@@ -24,7 +24,7 @@ from foveate.runtime.local.process import LocalWorker
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.named_bytes import written_by_worker
 from foveate.runtime.port import Progress, WorkerSpec
-from foveate.runtime.ray.parcel import Parcel, add_bytes, machine, unpack_bytes
+from foveate.runtime.ray.parcel import BEAT_SECONDS, Parcel, add_bytes, machine, unpack_bytes
 
 _PARCELS_MAX: Final = 64
 _PARCELS_BYTES_MAX: Final = 32 * 2**20
@@ -46,6 +46,7 @@ class WorkerHost:
         self._run = 0
         self._worker: LocalWorker | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
         self._parcels: deque[Parcel] = deque()
         self._is_ready = False
@@ -70,6 +71,8 @@ class WorkerHost:
         self._is_ready = False
         self._decoder = msgspec.msgpack.Decoder(spec.receives)
         self._worker = worker = self._runtime.worker(spec)
+        if self._beating is None:
+            self._beating = asyncio.create_task(self._beat(), name="beat")
         self._starting = asyncio.create_task(self._start(worker, seconds_max), name=f"start {spec.title}")
 
     async def _start(self, worker: LocalWorker, seconds_max: float) -> None:
@@ -115,6 +118,12 @@ class WorkerHost:
         """End the process at once."""
         if run == self._run and self._worker is not None:
             self._worker.kill()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            if self._worker is not None and self._worker.alive:
+                self._put(Parcel("held" if self._worker.suspended else "runs"))
 
     def _said(self, message: Any) -> None:
         parcel = add_bytes(Parcel(payload=self._encode(message)), written_by_worker(message), self._arena)

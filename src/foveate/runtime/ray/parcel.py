@@ -19,14 +19,17 @@ from foveate.runtime.port import ArenaAccess
 _CHUNK_BYTES: Final = 4 * 2**20
 """Bytes that are copied before other work of the event loop has its turn: about a millisecond."""
 
-Kind = Literal["message", "ready", "failed", "exited"]
+BEAT_SECONDS: Final = 0.5
+
+Kind = Literal["message", "ready", "failed", "exited", "runs", "held"]
 
 
 @dataclass(slots=True)
 class Parcel:
     """One message as msgpack, and the bytes that go with it: ``arrays`` (uint8) belong at ``offsets`` of the arena.
 
-    ``kind``, from an actor: a message of the worker's, what it said when it was ready, why it did not start, or that it has ended.
+    ``kind``, from an actor: a message of the worker's, what it said when it was ready, why it did not start, that it has ended; and,
+    every :data:`BEAT_SECONDS`, whether the system lets it run or holds it (SIGSTOP).
     """
 
     kind: Kind = "message"

@@ -15,6 +15,7 @@ from typing import Any, Final, Union
 
 import msgspec
 
+from foveate.core.clock import now
 from foveate.core.errors import ErrorRecord, StartupError
 from foveate.runtime.local.channel import FRAME_BYTES_MAX, WRITE_BYTES_MAX, FrameTooLarge
 from foveate.runtime.named_bytes import read_by_worker
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _LINGER_SECONDS: Final = 1.0
 """How long an actor may take to tell of its process's end before it is given up, with its process."""
+SILENT_SECONDS: Final = 3.0
+"""How long nothing may be heard of an actor that says every half second that it is there."""
 _TOGETHER_BYTES_MAX: Final = 32 * 2**20
 """Bytes of messages that travel in one call, but for a single larger message."""
 
@@ -46,6 +49,8 @@ class RayWorker:
         self._host: Host | None = None
         self._ready: asyncio.Future[Ready] | None = None
         self._is_ready = False
+        self._held = False
+        self._heard_at = 0.0
         self._kill_asked = False
         self._stop_seconds: float | None = None
         self._outbox: deque[tuple[bytes, Any]] = deque()
@@ -64,6 +69,11 @@ class RayWorker:
     def alive(self) -> bool:
         """See the port."""
         return self._is_ready and not self._ended.is_set() and not self._kill_asked
+
+    @property
+    def suspended(self) -> bool:
+        """See the port. So it is, too, where its actor or node has not been heard of for :data:`SILENT_SECONDS`."""
+        return self._held or (self.alive and now() - self._heard_at > SILENT_SECONDS)
 
     @property
     def node(self) -> str:
@@ -168,12 +178,16 @@ class RayWorker:
     async def _listen(self, host: Host) -> None:
         """Take what the process says until it has ended. Raises HostLost."""
         while True:
-            for parcel in await host.poll():
+            parcels = await host.poll()
+            self._heard_at = now()
+            for parcel in parcels:
                 await unpack_bytes(parcel, self._arena)
                 if parcel.kind == "message":
                     self._said(parcel.payload)
                 elif parcel.kind == "ready":
                     self._became_ready(msgspec.msgpack.decode(parcel.payload, type=Ready))
+                elif parcel.kind in ("runs", "held"):
+                    self._held = parcel.kind == "held"
                 else:
                     if parcel.kind == "failed":
                         self._refused(msgspec.msgpack.decode(parcel.payload, type=ErrorRecord).error())
