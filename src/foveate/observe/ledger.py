@@ -13,7 +13,7 @@ from foveate.core import clock
 from foveate.core.budget import ANYONE, DEFAULT_TIER
 from foveate.core.stages import Modality, Span, Stage
 from foveate.core.trace_context import TraceContext
-from foveate.observe.critical_path import ItemSpans, fold
+from foveate.observe.critical_path import Folded, ItemSpans, fold
 from foveate.observe.records import (
     Arrival,
     Breakdown,
@@ -80,6 +80,11 @@ class ItemLedger:
         """Note that the item is ready for prefill."""
         self.ready_at = at
 
+    @property
+    def known(self) -> int:
+        """How many things that decide the critical path are known of it: grows with each."""
+        return len(self._spans) + (self.ready_at is not None)
+
     def view(self) -> ItemSpans:
         """Return the item as the fold takes it."""
         return ItemSpans(self.ready_at, self._spans)
@@ -133,6 +138,7 @@ class RequestLedger:
         self._choices: dict[int, _Choice] = {}
         self._gaps: TokenGaps | None = None
         self._first_token_at: float | None = None
+        self._folded: tuple[int, list[ItemLedger], Folded] | None = None
         self._ended = False
 
     @property
@@ -189,9 +195,7 @@ class RequestLedger:
         """
         now = clock.now() if now is None else now
         first = self._first_token_at
-        items = list(self._items.values())
-        views = [item.view() for item in items]
-        folded = fold(self.received_at, now if first is None else first, self._spans, views)
+        items, folded = self._fold(now if first is None else first)
         return Breakdown(
             stages=folded.stages,
             ttft_ms=None if first is None else folded.window_ms,
@@ -201,6 +205,17 @@ class RequestLedger:
             starts=folded.starts,
             critical=None if folded.critical is None else items[folded.critical].index,
         )
+
+    def _fold(self, until: float) -> tuple[list[ItemLedger], Folded]:
+        """Return the items and the fold of the critical path, which stays as it is after the first token unless a span is added."""
+        known = len(self._spans) + sum(item.known for item in self._items.values())
+        if self._folded is not None and self._folded[0] == known and self._first_token_at is not None:
+            return self._folded[1:]
+        items = list(self._items.values())
+        folded = fold(self.received_at, until, self._spans, [item.view() for item in items])
+        if self._first_token_at is not None:
+            self._folded = known, items, folded
+        return items, folded
 
     def server_timing(self) -> str:
         """Return the ``Server-Timing`` value: finished stages, ``ttft`` and ``unattributed``, ``dur`` in milliseconds.
@@ -259,18 +274,23 @@ class RequestLedger:
 
     def _item_record(self, item: ItemLedger, at: float) -> ItemRecord:
         ready_ms = None if item.ready_at is None else (item.ready_at - self.received_at) * 1e3
-        folded = fold(self.received_at, at, (), [item.view()])
+        view = item.view()
+        stages: dict[Stage, float] = {}
+        starts: dict[Stage, float] = {}
+        if view.spans:
+            folded = fold(self.received_at, at, (), [view])
+            stages, starts = folded.stages, folded.starts
         return ItemRecord(
             index=item.index,
-            stages=folded.stages,
-            starts=folded.starts,
+            stages=stages,
+            starts=starts,
             ready_ms=ready_ms,
             host=item.host,
             found=item.found,
             spent=item.spent,
             source=item.source,
             arrival=item.arrival,
-            spans=tuple(item.view().spans),
+            spans=tuple(view.spans),
         )
 
     def _tpot_ms(self) -> float | None:

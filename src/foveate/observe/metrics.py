@@ -35,9 +35,10 @@ class _Number:
 class _Distribution:
     """One series of a histogram: observations by bucket (not cumulative), the last one being +Inf."""
 
-    __slots__ = ("bounds", "counts", "starts", "sum")
+    __slots__ = ("bounds", "counts", "labels", "starts", "sum")
 
-    def __init__(self, metric: Metric, labels: Sequence[str]) -> None:
+    def __init__(self, metric: Metric, labels: tuple[str, ...]) -> None:
+        self.labels = labels
         self.starts = bucket_starts(metric, labels)
         self.bounds = metric.buckets
         self.counts = [0] * (len(metric.buckets) + 1)
@@ -148,6 +149,12 @@ class Metrics:
         if metric.kind == "histogram":
             raise TypeError(f"{name} is a histogram")
         return self._values(metric)
+
+    def sums(self, name: str) -> dict[tuple[str, ...], float]:
+        """Return the sum of a histogram's observations, by its labels' values: what a counter of the same amounts would say."""
+        if self._table[name].kind != "histogram":
+            raise TypeError(f"{name} is no histogram")
+        return {series.labels: series.sum for series in self._observed[name].copy()}
 
     def exposition(self) -> tuple[bytes, str]:
         """Render everything in the order of the table; return the body and its content type. A bound function's error passes through.

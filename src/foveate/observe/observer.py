@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,7 +15,7 @@ from foveate.core.stages import Modality, Stage
 from foveate.core.trace_context import TraceContext
 from foveate.decisions.objectives import Targets
 from foveate.observe.cost import CostBook, Prices
-from foveate.observe.labels import CODE, ITEM_STAGE, LIMIT, OTHER
+from foveate.observe.labels import CARRIED, CODE, ITEM_STAGE, LIMIT, OTHER
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.metrics import Metrics
 from foveate.observe.recent import RecentRequests
@@ -83,6 +84,8 @@ class Observer:
         )
         self.recent = RecentRequests(clock.wall)
         self.kv_prefix = KvPrefix()
+        for what in CARRIED:
+            metrics.bind(f"foveate_{what}_total", partial(metrics.sums, f"foveate_request_{what}"))
 
     def opened(self, ledger: RequestLedger) -> None:
         """A request has begun."""
@@ -202,7 +205,6 @@ class Observer:
                 self.metrics.count(f"foveate_spent_{name}_total", modality, amount=amount)
 
     def _carry(self, what: str, amount: int, *labels: str) -> None:
-        self.metrics.count(f"foveate_{what}_total", *labels, amount=amount)
         self.metrics.observe(f"foveate_request_{what}", *labels, value=amount)
 
     def _item(self, stages: dict[Stage, float]) -> None:

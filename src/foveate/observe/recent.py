@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import add
 from typing import Final, get_args
 
 import msgspec
@@ -37,6 +39,8 @@ _LEAST_MS: Final = 0.01
 _PER_DECADE: Final = 20
 _BUCKETS: Final = 7 * _PER_DECADE
 """From 10 µs to 100 s, each bucket 12 % wider than the last: a percentile is told to within 6 %."""
+_BOUNDS: Final = tuple(_LEAST_MS * 10 ** (index / _PER_DECADE) for index in range(1, _BUCKETS))
+"""Where each bucket ends; the last one does not."""
 
 Percentiles = tuple[float, float, float]
 """P50, P95 and P99, in milliseconds."""
@@ -76,6 +80,12 @@ class _Times:
             counts = self.buckets[name] = array("L", bytes(array("L").itemsize * _BUCKETS))
         counts[_bucket(ms)] += 1
 
+    def put_in(self, other: _Times) -> None:
+        self.requests += other.requests
+        for name, more in other.buckets.items():
+            counts = self.buckets.get(name)
+            self.buckets[name] = array("L", more if counts is None else map(add, counts, more))
+
     def take_out(self, other: _Times) -> None:
         self.requests -= other.requests
         for name, gone in other.buckets.items():
@@ -104,6 +114,7 @@ class _Stretch:
 class _Modality:
     def __init__(self) -> None:
         self.whole = _Times(0.0)
+        """All slots that are closed, as one."""
         self.open: _Times | None = None
         self.closed: deque[tuple[_Times, Slot]] = deque()
         self.slowest: deque[_Stretch] = deque()
@@ -127,12 +138,11 @@ class RecentRequests:
         if breakdown.ttft_ms is not None:
             if found.open is None:
                 found.open = _Times(math.floor(now / SLOT_SECONDS) * SLOT_SECONDS)
-            for times in (found.open, found.whole):
-                times.requests += 1
-                times.add(TTFT, breakdown.ttft_ms)
-                times.add(UNATTRIBUTED, breakdown.unattributed_ms)
-                for stage, ms in breakdown.stages.items():
-                    times.add(stage, ms)
+            found.open.requests += 1
+            found.open.add(TTFT, breakdown.ttft_ms)
+            found.open.add(UNATTRIBUTED, breakdown.unattributed_ms)
+            for stage, ms in breakdown.stages.items():
+                found.open.add(stage, ms)
         self._keep(found, record, now)
 
     def report(self) -> dict[Modality, Recent]:
@@ -143,15 +153,19 @@ class RecentRequests:
     def _told(self, found: _Modality, now: float) -> Recent:
         self._turn(found, now)
         slots = [slot for _, slot in found.closed]
+        whole = _Times(0.0)
+        whole.put_in(found.whole)
         if found.open is not None:
             slots.append(found.open.told())
+            whole.put_in(found.open)
         kept = heapq.nlargest(SLOWEST, (entry for stretch in found.slowest for entry in stretch.heap))
-        return Recent(found.whole.told(), tuple(slots), tuple(made for _, _, made in kept))
+        return Recent(whole.told(), tuple(slots), tuple(made for _, _, made in kept))
 
     def _turn(self, found: _Modality, now: float) -> None:
         """Close the slot that is over, and forget what is too old. A wall clock that was set back closes nothing early."""
         if found.open is not None and now >= found.open.start + SLOT_SECONDS:
             found.closed.append((found.open, found.open.told()))
+            found.whole.put_in(found.open)
             found.open = None
         oldest = now - SLOT_SECONDS * SLOTS
         while found.closed and (found.closed[0][0].start <= oldest or len(found.closed) > SLOTS):
@@ -176,9 +190,7 @@ class RecentRequests:
 
 
 def _bucket(ms: float) -> int:
-    if ms <= _LEAST_MS:
-        return 0
-    return min(int(math.log10(ms / _LEAST_MS) * _PER_DECADE), _BUCKETS - 1)
+    return bisect_right(_BOUNDS, ms)
 
 
 def _percentiles(counts: array[int]) -> Percentiles:

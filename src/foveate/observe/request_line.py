@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -144,7 +145,7 @@ def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> Re
     tpot_ms = record.breakdown.tpot_ms
     counts = record.counts
     return RequestLine(
-        time=datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        time=_moment(wall),
         # Both may have come from the client.
         id=redact_text(record.request_id[:NAME_MAX]),
         model=redact_text(record.model[:NAME_MAX]),
@@ -196,6 +197,16 @@ def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> Re
         items=[_item(item) for item in _last_ready(record.items, items_max)],
         items_omitted=max(len(record.items) - items_max, 0),
     )
+
+
+def _moment(wall: float) -> str:
+    milliseconds = int(wall * 1e3)
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(moment: int) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _upstream(counts: Counts) -> UpstreamLine | msgspec.UnsetType:

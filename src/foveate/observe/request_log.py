@@ -18,6 +18,9 @@ from foveate.observe.records import LedgerRecord
 from foveate.observe.request_line import encoded
 
 _BATCH_MAX: Final = 256
+_GATHER_SECONDS: Final = 0.05
+"""A line is written so much later, that those of a busy server are written together: a thread woken for each request took the interpreter
+from the event loop as often."""
 
 _log = get_logger(__name__)
 
@@ -33,7 +36,9 @@ class RequestLog:
         self, path: Path | None = None, *, lines_max: int = 8192, rotate_bytes: int = 64 << 20, keep_files: int = 8
     ) -> None:
         self._file = LineFile(path, bytes_max=rotate_bytes, keep_files=keep_files)
-        self._queue: queue.Queue[tuple[LedgerRecord, float] | None] = queue.Queue(lines_max)
+        self._queue: queue.SimpleQueue[tuple[LedgerRecord, float] | None] = queue.SimpleQueue()
+        self._lines_max = lines_max
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._refused = 0
         self._failed = 0
@@ -50,10 +55,10 @@ class RequestLog:
 
     def write(self, record: LedgerRecord) -> None:
         """Hand a record to the writer; drop and count it when the queue is full. Never waits."""
-        try:
-            self._queue.put_nowait((record, clock.wall()))
-        except queue.Full:
+        if self._queue.qsize() >= self._lines_max:
             self._refused += 1
+        else:
+            self._queue.put((record, clock.wall()))
 
     def close(self, seconds_max: float = 5.0) -> None:
         """Write what is queued and end the writer, within about ``seconds_max``.
@@ -62,11 +67,8 @@ class RequestLog:
         """
         if not self._thread.is_alive():
             return
-        try:
-            self._queue.put(None, timeout=seconds_max)
-        except queue.Full:
-            _log.error("the request log did not take its end in time", lines=self._queue.qsize())
-            return
+        self._closing.set()
+        self._queue.put(None)
         self._thread.join(seconds_max)
         if self._thread.is_alive():
             _log.error("the request log was not written in time", lines=self._queue.qsize())
@@ -95,6 +97,8 @@ class RequestLog:
         """Wait for a record and take those behind it, too; false when the end has come."""
         batch: list[tuple[LedgerRecord, float]] = []
         entry = self._queue.get()
+        if self._queue.qsize() < _BATCH_MAX:
+            self._closing.wait(_GATHER_SECONDS)
         while entry is not None:
             batch.append(entry)
             if len(batch) >= _BATCH_MAX:

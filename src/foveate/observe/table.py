@@ -82,7 +82,9 @@ def _carried() -> list[Metric]:
         ("output_tokens", "Generated tokens", (MODALITY,), TOKENS),
     ):
         section = "What requests carry"
-        rows.append(Metric(section, f"foveate_{what}_total", "counter", f"{help_}, of all requests.", labels))
+        rows.append(
+            Metric(section, f"foveate_{what}_total", "counter", f"{help_}, of all requests.", labels, read=True)
+        )
         rows.append(Metric(section, f"foveate_request_{what}", "histogram", f"{help_}, a request.", labels, buckets))
     return rows
 

@@ -10,7 +10,7 @@ from foveate.observe.cost import DIMENSIONS, OTHERS, CostBook, CostTable, Prices
 from foveate.observe.cost_tree import reasons, tree
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.request_line import ItemLine, RequestLine
-from foveate.observe.spending import Spent
+from foveate.observe.spending import QUANTITIES, Spent
 
 PRICES = Prices(cpu_hour=0.04, encoder_gpu_hour=2.0, llm_gpu_hour=3.0, egress_gb=0.09)
 HOUR = 3_600_000.0
@@ -28,6 +28,12 @@ def test_prices_are_of_hours_and_billions_of_bytes() -> None:
     assert (found.cpu, found.encoder, found.llm, found.egress) == pytest.approx((0.08, 1.0, 1.0, 0.18))
     assert found.total == pytest.approx(2.26)
     assert priced(spent, Prices()).total == 0
+
+
+def test_every_quantity_is_added() -> None:
+    one = Spent(**{name: number for number, name in enumerate(QUANTITIES, 1)})
+    one.add(one)
+    assert [getattr(one, name) for name in QUANTITIES] == [2 * number for number in range(1, len(QUANTITIES) + 1)]
 
 
 def test_totals_by_any_dimensions() -> None:

@@ -47,6 +47,22 @@ def test_breakdown_closes_after_the_first_token_whatever_comes_later() -> None:
     assert later.total_ms == pytest.approx(5000)
 
 
+def test_a_span_that_comes_after_the_headers_is_in_the_record() -> None:
+    led = finished()
+    before = led.breakdown(100.3)
+    assert "embedding_transfer" not in before.stages
+    led.item(0).span(Span("embedding_transfer", 100.05, 100.06))
+    record = led.end("answered", error_code=None, at=101.0)
+    assert record.breakdown.stages["embedding_transfer"] == pytest.approx(10)
+    assert record.breakdown.unattributed_ms == pytest.approx(before.unattributed_ms - 10)
+
+
+def test_before_the_first_token_every_look_is_anew() -> None:
+    led = ledger()
+    assert led.breakdown(100.1).unattributed_ms == pytest.approx(100)
+    assert led.breakdown(100.2).unattributed_ms == pytest.approx(200)
+
+
 def test_modality_follows_the_pictures() -> None:
     assert ledger(0).modality == "text"
     assert ledger(2).modality == "multimodal"

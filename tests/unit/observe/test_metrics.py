@@ -68,6 +68,7 @@ def test_observations_that_were_counted_before() -> None:
         (lambda m: m.count("foveate_requests_in_flight", "text"), TypeError),
         (lambda m: m.count("foveate_encoder_cache_hits_total"), TypeError),
         (lambda m: m.count("foveate_unheard_of"), KeyError),
+        (lambda m: m.sums("foveate_requests_total"), TypeError),
         (lambda m: m.bind("foveate_requests_total", lambda: 1), ValueError),
         (lambda m: m.bind("foveate_unheard_of", lambda: 1), KeyError),
     ],

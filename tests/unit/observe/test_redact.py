@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foveate.observe.redact import TEXT_MAX, redact, redact_text
+from foveate.observe.redact import _KEY, TEXT_MAX, _may_hold_key, redact, redact_text
 
 PAYLOAD = base64.b64encode(bytes(range(256)) * 4).decode()
 
@@ -53,6 +53,15 @@ def test_what_is_cut_and_what_is_kept(text: str, expected: str) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_secret_never_passes(before: str, secret: str, shape: str) -> None:
     assert secret not in redact_text(f"{before} {shape.format(secret)} and more")
+
+
+@given(
+    st.text(st.sampled_from("ab:=? sſkK-BEARERbearer0123,"), max_size=30),
+    st.sampled_from(["", "sk-", "\u017fK-", "Bearer ", "api key: ", "password=", "bearer"]),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_key_is_missed_by_the_look_before(text: str, begin: str) -> None:
+    assert _may_hold_key(f"{text} {begin}{text}") or not _KEY.search(f"{text} {begin}{text}")
 
 
 def test_values_of_any_shape() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -123,6 +124,17 @@ def test_names_from_the_client_are_cut() -> None:
     found = line(record(request_id="x" * 5000, model=payload), 0.0)
     assert found.model == "data:[cut]"
     assert len(found.id) <= 128
+
+
+def test_a_line_is_written_while_the_log_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    with RequestLog(path) as log:
+        log.write(record())
+        for _ in range(1000):
+            if path.read_bytes():
+                break
+            time.sleep(0.01)
+        assert path.read_bytes().count(b"\n") == 1
 
 
 def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path: Path) -> None:
