@@ -79,6 +79,10 @@ class Watch:
             self._failed(server, f"cannot be connected to: {error}", gone=True)
         except UpstreamFailed as error:
             self._failed(server, error.detail, gone=False)
+        except Exception as error:
+            # Unforeseen, so told whole. The looks must go on, at the other servers too.
+            log.exception("upstream %s could not be looked at", name)
+            self._failed(server, f"could not be looked at: {type(error).__name__}", gone=False)
         else:
             server.looked_well(now(), listed)
             self._one_up.set()
@@ -117,7 +121,7 @@ class Watch:
             raise UpstreamFailed(detail=f"/v1/models says {status}")
         try:
             return tuple(msgspec.json.decode(body, type=Listing).data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UpstreamFailed(detail=f"/v1/models cannot be read: {error}") from error
 
     def _failed(self, server: Server, error: str, *, gone: bool) -> None:

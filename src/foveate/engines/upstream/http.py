@@ -95,7 +95,7 @@ class UpstreamHttp:
                 asyncio.timeout(seconds_max),
                 self._session.get(server.url + path, headers=_authorization(server), allow_redirects=False) as response,
             ):
-                return response.status, await response.content.read(LISTING_BYTES_MAX)
+                return response.status, await _beginning(response, LISTING_BYTES_MAX)
         except (aiohttp.ClientConnectorError, ssl.SSLError) as error:
             raise Gone(str(error)) from error
         except (TimeoutError, aiohttp.ClientError, ConnectionError) as error:
@@ -125,6 +125,14 @@ async def whole(response: aiohttp.ClientResponse, server: ServerConfig) -> bytes
     return bytes(found)
 
 
+async def _beginning(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    """Return an answer up to so many bytes. One read alone would return whatever had come first."""
+    found = bytearray()
+    while len(found) < bytes_max and (data := await response.content.read(bytes_max - len(found))):
+        found += data
+    return bytes(found)
+
+
 async def ended(response: aiohttp.ClientResponse) -> None:
     """Give a stream's last bytes a moment to come, so that its connection can be used again."""
     try:
@@ -138,7 +146,7 @@ async def ended(response: aiohttp.ClientResponse) -> None:
 async def refusal(response: aiohttp.ClientResponse, server: ServerConfig) -> FoveateError:
     """Return what an answer that is no success says."""
     try:
-        body = await response.content.read(ANSWER_BYTES_MAX + 1)
+        body = await _beginning(response, ANSWER_BYTES_MAX + 1)
     except (aiohttp.ClientError, ConnectionError):
         body = b""
     if server.api_key:

@@ -57,6 +57,16 @@ def failing(status: int, message: str = "no", **headers: str) -> Answer:
     return answer
 
 
+async def in_pieces(request: web.Request, status: int, pieces: list[bytes]) -> web.StreamResponse:
+    """Answer with pieces that arrive one by one."""
+    response = web.StreamResponse(status=status, headers={"content-type": "application/json"})
+    await response.prepare(request)
+    for piece in pieces:
+        await response.write(piece)
+        await asyncio.sleep(0.05)
+    return response
+
+
 async def cut(upstream: Upstream, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     """Begin to answer, then cut the connection."""
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -92,6 +102,8 @@ class Upstream:
         self.raw: list[bytes] = []
         self.headers: list[Mapping[str, str]] = []
         self.healthy = True
+        self.listing: list[bytes] = []
+        """The list of models in pieces, where it is not the usual one."""
         self.chunks_before_cut = 2
         self.left = asyncio.Event()
         self.gate = asyncio.Event()
@@ -107,6 +119,8 @@ class Upstream:
         return await answer(self, request, self.bodies[-1])
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
+        if self.listing:
+            return await in_pieces(request, 200, self.listing)
         return web.json_response({"data": [{"id": "m", "owned_by": self.owner, "max_model_len": 4096}]})
 
     async def _health(self, request: web.Request) -> web.StreamResponse:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 from contextlib import aclosing
+from typing import Any
 
 import pytest
+from aiohttp import web
 from tests.unit.engines.upstream.answering import (
     Upstream,
     answered,
@@ -14,6 +16,7 @@ from tests.unit.engines.upstream.answering import (
     cut,
     endless,
     failing,
+    in_pieces,
     payloads,
     picture,
     relaying,
@@ -279,6 +282,29 @@ async def _stopped_and_back(first: Upstream, relay: UpstreamRelay) -> None:
             await asyncio.sleep(0.01)
     share = relay.servers[0].candidate((), relay.servers[0].health.since).share
     assert share == pytest.approx(0.1), "it is not run over"
+
+
+async def test_answers_that_arrive_in_pieces_are_read_whole() -> None:
+    async def refusing(upstream: Upstream, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await in_pieces(request, 400, [b'{"error":{"message":', b'"top_p is odd"}}'])
+
+    upstream = Upstream(refusing)
+    upstream.listing = [b'{"data":[{"id":', b'"m","owned_by":"vllm"}]}']
+    async with upstream.running(), relaying(upstream.config()) as relay:
+        with pytest.raises(UpstreamRefused) as raised:
+            await answered(relay, work())
+    assert raised.value.public == "top_p is odd"
+
+
+async def test_a_server_that_lists_nonsense_does_not_end_the_looks_at_others() -> None:
+    first, second = Upstream(name="a"), Upstream(name="b")
+    first.listing = [b'{"more":' + b"[" * 100_000]
+    async with first.running(), second.running(), relaying(first.config(), second.config()) as relay:
+        assert "/v1/models cannot be read" in relay.report()[0].error
+        second.healthy = False
+        async with asyncio.timeout(10):
+            while relay.servers[1].health.up:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_server_that_cannot_be_connected_to_costs_no_client_an_answer() -> None:
