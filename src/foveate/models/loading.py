@@ -297,9 +297,10 @@ def _load_weights(directory: str, device: str, dtype: str, *, vision_only: bool 
     try:
         if vision_only:
             given = {"config": _without_language(directory), "ignore_mismatched_sizes": True}
-        model, found = AutoModelForImageTextToText.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, output_loading_info=True, **given
-        )
+        with _no_report():
+            model, found = AutoModelForImageTextToText.from_pretrained(
+                directory, dtype=dtype, local_files_only=True, output_loading_info=True, **given
+            )
         unfit = (name for name, *_ in found["mismatched_keys"] if not is_language(name))
         _check_complete(directory, (*found["missing_keys"], *unfit))
         as_products(model)
@@ -312,6 +313,19 @@ def _load_weights(directory: str, device: str, dtype: str, *, vision_only: bool 
         raise StartupError(
             f"The weights of the model in {directory} cannot be loaded: {_first_line(error)}", detail=str(error)
         ) from error
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """transformers prints a table of all weights that it has no place for, or lacks. What is lacking is judged here, by an error."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _without_language(directory: str) -> Any:

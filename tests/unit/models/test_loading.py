@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -211,6 +212,18 @@ def test_the_vision_tower_alone_is_the_same_tower(family: str, tmp_path: Path) -
     assert all(torch.equal(*levels) for levels in zip(found.deep, expected.deep, strict=True))
     assert alone.encoder_version == whole.encoder_version
     assert alone.embedding_bytes_per_row == whole.embedding_bytes_per_row
+
+
+def test_what_is_left_out_on_purpose_is_no_table_of_warnings(directory_of: DirectoryOf) -> None:
+    said: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = said.append  # type: ignore[method-assign]
+    logging.getLogger("transformers").addHandler(handler)
+    try:
+        load_vision(str(directory_of("llava")), device="cpu", dtype="float32")
+    finally:
+        logging.getLogger("transformers").removeHandler(handler)
+    assert [record.getMessage() for record in said] == []
 
 
 def test_a_vision_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
