@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,8 +158,16 @@ def test_too_many_are_refused_and_the_others_answered(path: tuple[str, Server]) 
     assert len(answers) - len(refused) >= 1 + QUEUE_MAX
 
 
-@pytest.mark.parametrize("victim", ["VLLM::EngineCore", "VLLM::Worker", "foveate: engine 0"])
-def test_any_of_its_processes_dies(vllm_server: Server, victim: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "by"),
+    [
+        ("VLLM::EngineCore", signal.SIGKILL),
+        ("VLLM::EngineCore", signal.SIGSTOP),
+        ("VLLM::Worker", signal.SIGKILL),
+        ("foveate: engine 0", signal.SIGKILL),
+    ],
+)
+def test_any_of_its_processes_dies_or_hangs(vllm_server: Server, victim: str, by: signal.Signals) -> None:
     """The stream ends once, /ready says so, what waits is answered by the next process, and nothing of the old is left."""
     vllm_server.wait_idle()
     (engine,) = vllm_server.titled("foveate: engine 0")
@@ -174,7 +183,7 @@ def test_any_of_its_processes_dies(vllm_server: Server, victim: str) -> None:
                 for seed in (8, 16)
             ]
             eventually("two to wait", lambda: vllm_server.metrics().total("foveate_llm_waiting") == 2)
-            process.kill()
+            process.send_signal(by)
             if not vllm_server.ready():
                 not_ready.set()
             rest = [line for line in lines if line]

@@ -186,6 +186,7 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         kv_cache_bytes=settings.vllm.kv_cache_bytes,
         embeddings=settings.vllm.embeddings,
         embeddings_bytes_max=settings.vllm.embeddings_bytes_max,
+        step_seconds_max=settings.vllm.step_seconds_max,
         eager=settings.vllm.compile == "off" or (settings.vllm.compile == "auto" and cpu),
         untested_version=settings.vllm.untested_version,
         tool_call_parser=settings.vllm.tool_call_parser,

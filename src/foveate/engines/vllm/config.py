@@ -41,6 +41,7 @@ class VllmConfig(msgspec.Struct, frozen=True):
     """Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself."""
     embeddings: Literal["inline", "connector"] = "inline"
     embeddings_bytes_max: int = 256 << 20
+    step_seconds_max: float = 120.0
     eager: bool = True
     untested_version: bool = False
     tool_call_parser: str = ""

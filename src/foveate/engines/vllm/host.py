@@ -37,6 +37,9 @@ _LOG = logging.getLogger("foveate.engine")
 WATCH_SECONDS = 0.1
 """How often the core is asked whether it lives; its monitor thread knows at once."""
 
+ASK_SECONDS = 1.0
+"""How often the core is asked something while requests are open."""
+
 DEAD = 70
 """Exit code of a process whose core died (EX_SOFTWARE)."""
 
@@ -104,6 +107,18 @@ class Host:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if self._engine.errored:
+                end_process()
+
+    async def watch_steps(self, seconds_max: float) -> NoReturn:
+        """End the process when the core hangs. It answers between two steps, so a step that takes ``seconds_max`` counts as that."""
+        while True:
+            await asyncio.sleep(ASK_SECONDS)
+            if not self._open:
+                continue
+            try:
+                async with asyncio.timeout(seconds_max):
+                    await self._engine.is_sleeping()
+            except (TimeoutError, EngineDeadError):
                 end_process()
 
     async def _answer(self, message: Generate) -> None:
@@ -180,6 +195,6 @@ class Host:
 
 def end_process() -> NoReturn:
     """End this process now; vLLM's others end with it."""
-    _LOG.critical("vLLM's core has died; so does the engine's process")
+    _LOG.critical("vLLM's core has died, or hangs; the engine's process ends")
     logging.shutdown()
     os._exit(DEAD)

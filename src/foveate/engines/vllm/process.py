@@ -69,11 +69,16 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
         prompts, pixels, info = _with_its_own(context, config, engine)
         host = _host(context, config, engine, grammars, prompts, pixels=(pixels, times))
     context.send(Ready(msgspec.to_builtins(info)))
-    watch = asyncio.get_running_loop().create_task(host.watch(), name="watch vLLM's core")
+    loop = asyncio.get_running_loop()
+    watches = (
+        loop.create_task(host.watch(), name="watch vLLM's core"),
+        loop.create_task(host.watch_steps(config.step_seconds_max), name="watch vLLM's steps"),
+    )
     try:
         await _receive(context, host, encoder)
     finally:
-        watch.cancel()
+        for watch in watches:
+            watch.cancel()
         if encoder is not None:
             encoder.close(_CLOSE_SECONDS)
 

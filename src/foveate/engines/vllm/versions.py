@@ -57,6 +57,7 @@ INTERFACES: Final = (
     ("vllm.tool_parsers.abstract_tool_parser", "ToolParser.supports_required_and_named"),
     ("vllm.v1.engine.async_llm", "AsyncLLM.from_vllm_config"),
     ("vllm.v1.engine.async_llm", "AsyncLLM.generate"),
+    ("vllm.v1.engine.async_llm", "AsyncLLM.is_sleeping"),
     ("vllm.v1.engine.exceptions", "EngineDeadError"),
     ("vllm.v1.structured_output.backend_guidance", "GuidanceBackend.compile_grammar"),
     ("vllm.v1.structured_output.backend_xgrammar", "XgrammarBackend.compile_grammar"),
