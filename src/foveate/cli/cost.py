@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Annotated, Final, TypeVar
 
@@ -51,6 +52,9 @@ _HEADS: Final = (
     "spared s",
     "cost",
 )
+
+_NARROW: Final = 14
+"""Columns of a figure where totals stand side by side; the largest amounts of money and the word multimodal fit."""
 
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Ask this server instead of reading a log.")]
 
@@ -142,16 +146,42 @@ def _decoded(data: bytes, kind: type[T]) -> T:
 
 
 def _print_totals(report: CostReport) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in report.by:
-        table.add_column(name)
-    for head in _HEADS:
-        table.add_column(head, justify="right")
-    for row in report.rows:
-        table.add_row(*(Text(printable(getattr(row, name) or "-")) for name in report.by), *_figures(row))
-    console().print(table)
+    heads = (*report.by, *_HEADS)
+    rows = [(*(printable(getattr(row, name) or "-") for name in report.by), *_figures(row)) for row in report.rows]
+    out = console()
+    table = _across(heads, rows, len(report.by))
+    if out.measure(table, options=out.options.update(width=10_000)).maximum <= out.width:
+        out.print(table)
+    else:
+        for number, some in enumerate(_beside(rows, max((out.width - max(map(len, heads))) // (_NARROW + 2), 1))):
+            out.print(*([""] if number else []), _down(heads, some))
     if not any(msgspec.structs.astuple(report.prices)):
         typer.echo("foveate: no prices are set (settings section cost), so every cost is 0", err=True)
+
+
+def _across(heads: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> Table:
+    """Return a row of figures for each row of totals; the first ``names`` of them say whose these are."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < names else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _down(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a column for each row of totals, for a terminal in which a row has no room: names break, figures are never cut."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    for _ in rows:
+        table.add_column(justify="right", overflow="fold", width=_NARROW)
+    for place, head in enumerate(heads):
+        table.add_row(head, *(Text(row[place]) for row in rows))
+    return table
+
+
+def _beside(rows: Sequence[Sequence[str]], number: int) -> list[Sequence[Sequence[str]]]:
+    return [rows[place : place + number] for place in range(0, len(rows), number)]
 
 
 def _figures(row: Totals) -> list[str]:

@@ -15,8 +15,11 @@ from foveate.observe.log_query import find
 from foveate.observe.request_line import RequestLine
 from foveate.observe.waterfall import Bar, Waterfall, waterfall
 
-BARS_WIDTH = 48
-"""Characters of the time axis; beside it a line of 80 columns has room for the names and figures."""
+BARS_MIN = 12
+BARS_MAX = 64
+"""Characters of the time axis: what the terminal has left of it."""
+BESIDE = 54
+"""Columns of the names and figures beside it, the longest of them and the space between included; they are never cut for it."""
 
 
 def show(
@@ -67,10 +70,11 @@ def _facts(line: RequestLine) -> list[str]:
 
 
 def _chart(made: Waterfall, out: Console) -> Table:
+    axis = min(max(out.width - BESIDE, BARS_MIN), BARS_MAX)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     table.add_column("stage", no_wrap=True)
-    table.add_column(f"0{f'{made.window_ms:.1f} ms':>{BARS_WIDTH - 1}}", no_wrap=True, width=BARS_WIDTH)
+    table.add_column(f"0{f'{made.window_ms:.1f} ms':>{axis - 1}}", no_wrap=True, width=axis)
     for name in ("from ms", "ms"):
         table.add_column(name, justify="right", no_wrap=True)
     before: object = "nothing yet"
@@ -80,7 +84,7 @@ def _chart(made: Waterfall, out: Console) -> Table:
         cells = (
             owner if bar.item != before else "",
             f"{bar.stage}{' *' if bar.critical else ''}",
-            _drawn(bar, made.window_ms, "█" if out.encoding.lower().startswith("utf") else "#"),
+            _drawn(bar, made.window_ms, axis, "█" if out.encoding.lower().startswith("utf") else "#"),
             f"{bar.start_ms:.1f}",
             f"{bar.ms:.1f}",
         )
@@ -89,12 +93,12 @@ def _chart(made: Waterfall, out: Console) -> Table:
     return table
 
 
-def _drawn(bar: Bar, window_ms: float, block: str) -> str:
-    """Return the bar on the time axis; the shortest is one character, so that nothing that happened is invisible."""
-    scale = BARS_WIDTH / window_ms if window_ms > 0 else 0.0
-    start = min(int(bar.start_ms * scale), BARS_WIDTH - 1)
+def _drawn(bar: Bar, window_ms: float, axis: int, block: str) -> str:
+    """Return the bar on a time axis of so many characters; the shortest is one character, so that nothing that happened is invisible."""
+    scale = axis / window_ms if window_ms > 0 else 0.0
+    start = min(int(bar.start_ms * scale), axis - 1)
     length = max(round(bar.ms * scale), 1)
-    return " " * start + block * min(length, BARS_WIDTH - start)
+    return " " * start + block * min(length, axis - start)
 
 
 def _notes(line: RequestLine, made: Waterfall) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 from tests.unit.api.fake import FakeService, serving
 from typer.testing import CliRunner, Result
 
@@ -58,6 +60,33 @@ def test_two_calls_side_by_side(log: Path) -> None:
     row = next(line for line in done.stdout.splitlines() if "vision_encode" in line)
     assert row.split() == ["vision_encode", "70.0", "ms", "-70.0", "ms"]
     assert "70.0 ms earlier: vision_encode -70.0" in done.stdout
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_a_narrow_terminal_loses_no_figure(log: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Console(width=columns, file=io.StringIO(), highlight=False, markup=False)
+    monkeypatch.setattr("foveate.cli.cost.console", lambda: out)
+    log.write_bytes(
+        b"".join(
+            entry(
+                f"r-{number}",
+                tenant=f"tenant-{number}",
+                model="foveate-demo",
+                tier="default",
+                encoder_ms=1e6 + number * 1e4,
+            )
+            for number in range(7)
+        )
+    )
+    assert run("--file", str(log)).exit_code == 0
+    shown = out.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "…" not in shown
+    for number in range(7):
+        assert f"tenant-{number}" in shown
+        assert f"{1000 + number * 10}.000" in shown
+    assert shown.count("multimodal") == 7
+    assert (shown.count("encoder s") == 1) == (columns == 200)
 
 
 @pytest.mark.parametrize("arguments", [("nothing",), ("--by", "colour"), ("--url", "ftp://x")])

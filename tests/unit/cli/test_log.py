@@ -155,6 +155,17 @@ def test_a_narrow_terminal_loses_no_figure(path: Path, columns: int) -> None:
     assert ("25.0" in row) == (columns == 200)
 
 
+def test_a_waterfall_loses_no_figure_either(path: Path) -> None:
+    shown = at_a_terminal(["show", f"chatcmpl-{30:028}", "--file", str(path)], 80, damaged=True)
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", row).rstrip("\r") for row in shown.splitlines()]
+    assert "…" not in shown
+    bars = [row for row in rows if "█" in row]
+    assert max(map(len, bars)) <= 80
+    assert bars[0].startswith("request")
+    assert any(row.startswith("item ") for row in bars)
+    assert all(re.search(r" \d+\.\d +\d+\.\d$", row) for row in bars)
+
+
 def at_a_terminal(arguments: list[str], columns: int = 160, *, damaged: bool = False) -> str:
     ours, theirs = pty.openpty()
     env = {name: value for name, value in os.environ.items() if not name.startswith("FOVEATE_")}
