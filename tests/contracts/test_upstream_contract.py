@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from foveate.engines.embedding_file import HEADER_BYTES, digest_of
 
 pytestmark = pytest.mark.timeout(600)
 CHAT = "/v1/chat/completions"
+PLACES = 4
 DIRECTORY = models.resolve_model(None).directory
 seeds = itertools.count(7000)
 """For pictures that were never there before."""
@@ -118,6 +120,7 @@ def gateway(
         tmp_path_factory.mktemp("gateway"),
         *("--engine", "upstream", "--upstream", recorder.url, "--media-workers", "1"),
         *("--upstream-mode", "bytes" if mode == "bytes" else "embeds", *store),
+        *("--upstream-concurrency-max", str(PLACES), "--engine-queue-depth-max", str(PLACES)),
         *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port), *encoder),
     )
     try:
@@ -302,6 +305,16 @@ def test_a_file_that_does_not_fit_fails_its_request_alone(
         assert ask(said=said).status_code in (400, 500)
     assert ask().json()["choices"][0]["message"]["content"] == "A red circle."
     (vllm.store / digest_of(name).hex()).unlink()
+
+
+def test_too_many_are_refused_and_the_others_answered(http: httpx.Client, gateway: Server) -> None:
+    question = asking(text("hi"), max_tokens=32, ignore_eos=True)
+    with ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(lambda _: http.post(CHAT, json=question), range(24)))
+    refusals = [answer for answer in answers if answer.status_code != 200]
+    assert {(one.status_code, one.json()["error"]["code"]) for one in refusals} == {(429, "queue_full")}
+    assert len(answers) - len(refusals) >= 2 * PLACES, "those that had a place, and those that waited for one"
+    gateway.wait_idle()
 
 
 def test_a_killed_vllm_ends_each_request_once(http: httpx.Client, gateway: Server, vllm: Vllm, mode: str) -> None:
