@@ -18,7 +18,6 @@ from msgspec.structs import replace as changed
 from tests.families import build_family
 from tests.journeys.versions import copy_of_demo, red_for_blue
 
-from foveate.assembly import version
 from foveate.assembly.version import find_model, load_version
 from foveate.core.errors import StartupError
 from foveate.core.media import EncodedImage, PreparedImage
@@ -194,27 +193,6 @@ async def test_the_weights_of_another_encoder_and_of_before(tmp_path: Path, runt
         assert (await compared(serving, directory, runtime)).reason == ""
         shutil.copy(DEMO_DIRECTORY / "model.safetensors", directory / "model.safetensors")
         assert "cosine" in (await compared(serving, directory, runtime)).reason
-
-
-async def test_vllm_does_not_start_on_embeddings_of_another_encoder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: LocalRuntime
-) -> None:
-    other = red_for_blue(tmp_path / "other")
-    settings = load({"engine.kind": "vllm", "media.workers": "1", "engine.threads": "1"})
-    files, name = await find_model(settings.model.path, settings, lambda text: None)
-    found: list[ReferenceProcess] = []
-
-    def of_the_other(*given: Any, runtime: LocalRuntime, **named: Any) -> ReferenceProcess:
-        found.append(ReferenceProcess(runtime, ReferenceConfig(str(other)), index=0, threads=1))
-        return found[0]
-
-    monkeypatch.setattr(version, "reference_of", of_the_other)
-    said: list[str] = []
-    with pytest.raises(StartupError) as refused:
-        await load_version(files, name, settings, runtime=runtime, number=0, say=said.append, load=Load(Metrics()))
-    assert "self-check of embeddings failed" in refused.value.public
-    assert "cosine" in refused.value.public
-    assert not any("agree" in line for line in said)
 
 
 async def test_what_fails_is_told_when_the_server_starts(demo: Serving, runtime: LocalRuntime) -> None:

@@ -296,8 +296,6 @@ def _load_weights(directory: str, device: str, dtype: str, *, vision_only: bool 
     given: dict[str, Any] = {}
     try:
         if vision_only:
-            # transformers tells at length of every weight that it has no place for; what is missing is checked below.
-            logging.set_verbosity_error()
             given = {"config": _without_language(directory), "ignore_mismatched_sizes": True}
         with _no_report():
             model, found = AutoModelForImageTextToText.from_pretrained(
