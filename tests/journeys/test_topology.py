@@ -56,6 +56,7 @@ async def test_the_number_follows_the_queue(service: Journey) -> None:
         while following.report().encoders < 2:
             assert (await ask(service, request(picture(RED)))).text == SAID[RED]
         assert following.report().encoders == 2
+        assert tools.metrics.values("foveate_scaling_decisions_total") == {("more",): 1}
     finally:
         await following.aclose()
         await service.topology().set("agg", 1)

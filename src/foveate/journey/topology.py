@@ -13,6 +13,7 @@ from foveate.encoders.pool import EncoderPool
 from foveate.journey.roll_out import RollOut
 from foveate.journey.scaling import LOOK_SECONDS, Scaling
 from foveate.journey.topology_port import Kind, TopologyReport
+from foveate.observe.labels import ScaleDecision
 from foveate.observe.logging import get_logger
 from foveate.observe.observer import Observer
 
@@ -98,11 +99,16 @@ class Topologies:
                 continue
             wanted = self._scaling.look(pool.wanted, pool.totals(), now())
             if wanted != pool.wanted:
+                self._decided("more" if wanted > pool.wanted else "fewer")
                 try:
                     await self._resize(wanted)
                 except (StartupError, OSError) as error:
                     log.error("the number of encode workers stays as it is", wanted=wanted, error=str(error))
+                    self._decided("failed")
                     await asyncio.sleep(FAILED_SECONDS)
+
+    def _decided(self, decision: ScaleDecision) -> None:
+        self._observer.metrics.count("foveate_scaling_decisions_total", decision)
 
     async def _resize(self, wanted: int) -> None:
         async with self._lock:

@@ -28,6 +28,8 @@ CACHES: Final[tuple[CacheName, ...]] = get_args(CacheName)
 CacheGroup = CacheName | Literal["media"]
 COMPARED: Final = ("compared", "rows_differ", "not_finite", "failed", "skipped")
 CANARY_ENDINGS: Final = ("promoted", "rolled_back", "refused", *get_args(Fault))
+ScaleDecision = Literal["more", "fewer", "failed"]
+SCALE_DECISIONS: Final[tuple[ScaleDecision, ...]] = get_args(ScaleDecision)
 CARRIED: Final = ("images", "pixels", "frames", "media_bytes", "visual_tokens", "text_tokens", "output_tokens")
 """What requests carry: of each a histogram, a request, and a counter, which is the sum of it."""
 Kind = Literal["counter", "gauge", "histogram"]

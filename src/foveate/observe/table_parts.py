@@ -11,6 +11,7 @@ from foveate.observe.labels import (
     PROCESS,
     RELOAD,
     RULE,
+    SCALE_DECISIONS,
     SECONDS,
     Kind,
     Label,
@@ -87,10 +88,18 @@ def _encode_workers() -> list[Metric]:
         return _read("Encode workers", f"encoder_{name}", kind, help_, *labels)
 
     breaker = "0 closed: it is given pictures; 1 half open: one batch at a time, as it came back from a failure; 2 open: none."
+    decided = "Decisions to have more or fewer of them because of their queue, and those that could not be carried out."
     local = "Pictures that the engine's process encoded because no encode worker could."
     return [
         read("workers", "gauge", "Encode workers that can be given pictures; 0 when aggregated."),
         read("workers_wanted", "gauge", "Encode workers that there are to be."),
+        Metric(
+            "Encode workers",
+            "foveate_scaling_decisions_total",
+            "counter",
+            decided,
+            (Label("decision", SCALE_DECISIONS),),
+        ),
         read("local_pictures_total", "counter", local),
         read("worker_breaker", "gauge", breaker, of),
         read("worker_draining", "gauge", "1 while it finishes what it has, to end.", of),
