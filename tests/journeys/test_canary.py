@@ -239,7 +239,7 @@ async def test_a_version_given_up_while_it_loads_has_ended_before_another_is_loa
     ended: list[str] = []
     ending, may_end = asyncio.Event(), asyncio.Event()
 
-    async def load(model: str) -> Serving:
+    async def load(model: str, encoder: str | None) -> Serving:
         begun.append(model)
         try:
             await asyncio.Event().wait()

@@ -37,7 +37,7 @@ class CanaryRoutes:
         """
         operator = self._operator(request)
         asked = await small_body(request, CanaryStart)
-        return json_reply(await operator.start(asked.model, share=asked.share, warm=asked.warm))
+        return json_reply(await operator.start(asked.model, share=asked.share, warm=asked.warm, encoder=asked.encoder))
 
     async def share_canary(self, request: Request) -> Response:
         """Change the share. A larger one moves contents from the old version to the new one and none back."""

@@ -16,6 +16,7 @@ from foveate.engines.upstream.config import RelayConfig
 from foveate.journey.reload import Reading
 from foveate.media.proxy import Proxy
 from foveate.media.resolve import parse_servers
+from foveate.models.own_source import find_class
 from foveate.settings import Settings
 
 
@@ -36,6 +37,8 @@ class Checked:
 def check(settings: Settings) -> Checked:
     """Check them, the keys file included. Raises StartupError that names the setting."""
     check_topology(settings)
+    if settings.model.encoder:
+        find_class(settings.model.encoder)
     return Checked(
         reading=reading(settings),
         arena_bytes=arena_bytes(settings),

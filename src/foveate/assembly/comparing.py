@@ -10,6 +10,7 @@ from foveate.assembly.checks import check
 from foveate.assembly.engines import spare_cores, worker_modules
 from foveate.assembly.upstream import find_needed, load_serving, runtime_for
 from foveate.assembly.version import Say, find_model, load_version
+from foveate.core.errors import StartupError
 from foveate.decisions.agreement import Comparison
 from foveate.encoders.reference_port import ReferenceConfig, ReferenceProcess
 from foveate.engines.upstream.relay import UpstreamRelay
@@ -32,6 +33,10 @@ async def compare_embeddings(settings: Settings, *, say: Say) -> list[Comparison
 
 async def _engine(settings: Settings, say: Say) -> list[Comparison]:
     """Compare with transformers' own answer, for which the whole model is loaded once more."""
+    if settings.model.encoder:
+        raise StartupError(
+            "There is nothing to compare the embeddings of an encoder of one's own with: leave out --encoder to check the checkpoint's."
+        )
     # What a server checks when it starts is what is to be reported here.
     settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"self_check": False})})
     async with AsyncExitStack() as scope:

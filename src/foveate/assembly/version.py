@@ -21,6 +21,7 @@ from foveate.media.pool import MediaPool, PoolConfig
 from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
 from foveate.models.memory import check_memory
 from foveate.models.own_encoder import load_own_prompt_side
+from foveate.models.own_source import source_of
 from foveate.models.port import PromptSide
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
@@ -37,6 +38,12 @@ async def find_model(path: str | None, settings: Settings, say: Say) -> tuple[Mo
     files = await asyncio.to_thread(resolve_model, path)
     name = served_name(settings, files)
     say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
+    if settings.model.encoder:
+        await asyncio.to_thread(source_of, settings.model.encoder)  # imports it
+        say(
+            f"pictures are encoded by {settings.model.encoder}: its embeddings are held to rows, width and finite values, and not compared "
+            "with the checkpoint's"
+        )
     if settings.model.device == "cpu":
         copies = engine_processes(settings)
         await asyncio.to_thread(check_memory, files.directory, name, dtype=settings.model.dtype, copies=copies)
@@ -91,8 +98,9 @@ async def load_version(
         if reference is not None:
             say(agreed(await check_embeddings(serving, reference, runtime.arena), reference))
             await reference.stop()
-        if settings.engine.kind != "embedded" or settings.topology.kind != "agg":
-            # What was compared, here or with an upstream, is this encoder; and encode workers are held to it too.
+        if settings.model.encoder or settings.engine.kind != "embedded" or settings.topology.kind != "agg":
+            # What was compared, here or with an upstream, is this encoder; and encode workers are held to it too. An operator's own that
+            # came back with changed code would be given what media workers made by the code before.
             engine.hold()
     except BaseException as error:
         await stop()
@@ -112,16 +120,23 @@ def _prompt_side(settings: Settings, files: ModelFiles) -> PromptSide:
 
 def another_version(
     settings: Settings, *, runtime: LocalRuntime, say: Say, load: Load, encode_workers: Callable[[], int]
-) -> Callable[[str], Awaitable[Serving]]:
-    """Return what loads further versions beside the first, under the name that clients know the first by."""
+) -> Callable[[str, str | None], Awaitable[Serving]]:
+    """Return what loads further versions beside the first, under the name that clients know the first by: of a model, with an operator's
+    own encoder (empty: the model's, None: that of the settings).
+    """
     numbers = itertools.count(1)
 
-    async def loaded(path: str) -> Serving:
-        files, name = await find_model(path, settings, say)
+    async def loaded(path: str, encoder: str | None) -> Serving:
+        chosen = settings
+        if encoder is not None:
+            chosen = settings.model_copy(
+                update={"model": settings.model.model_copy(update={"encoder": encoder or None})}
+            )
+        files, name = await find_model(path, chosen, say)
         workers = encode_workers()
         number = next(numbers)
         return await load_version(
-            files, name, settings, runtime=runtime, number=number, say=say, load=load, encode_workers=workers
+            files, name, chosen, runtime=runtime, number=number, say=say, load=load, encode_workers=workers
         )
 
     return loaded
@@ -139,6 +154,7 @@ def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfi
             media.decode_pixels_max,
             takes_pixels(settings, files),
             settings.model.encoder or "",
+            source_of(settings.model.encoder) if settings.model.encoder else "",
         ),
         queue_depth_max=media.queue_depth_max,
         job_seconds_max=media.job_seconds_max,

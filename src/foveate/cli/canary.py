@@ -30,6 +30,13 @@ def start(
     warm: Annotated[
         int, typer.Option("--warm", min=0, help="Make the new embeddings of so many of the hottest contents ahead.")
     ] = 0,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder",
+            help='Its vision encoder, package.module:Class; "": the model\'s. Default: as the settings say.',
+        ),
+    ] = None,
     url: Url = URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -38,9 +45,9 @@ def start(
     wanted = parse_share(share)
     # The server may run elsewhere; but where the directory is here, it is meant whatever the server's working directory is.
     model = os.path.abspath(model) if os.path.isdir(model) else model
-    _tell(
-        ask(url, key, "POST canary", {"model": model, "share": wanted, "warm": warm}, member="state"), as_json=as_json
-    )
+    body: dict[str, Any] = {"model": model, "share": wanted, "warm": warm}
+    body |= {"encoder": encoder} if encoder is not None else {}
+    _tell(ask(url, key, "POST canary", body, member="state"), as_json=as_json)
 
 
 @canary.command("status")

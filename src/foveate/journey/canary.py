@@ -35,8 +35,9 @@ from foveate.observe.records import Role
 
 log = get_logger(__name__)
 
-Load = Callable[[str], Awaitable[Serving]]
-"""Starts a version's processes and waits until they are ready. Raises StartupError, with none left running."""
+Load = Callable[[str, str | None], Awaitable[Serving]]
+"""Starts the processes of a version of the model, with an operator's own encoder (empty: the model's, None: that of the settings), and
+waits until they are ready. Raises StartupError, with none left running."""
 Ended = Literal["promoted", "rolled_back", "refused"]
 
 JUDGED_SECONDS: Final = 0.2
@@ -78,7 +79,7 @@ class Canaries:
             return self._now(_report(trial))
         return self._now(self._last or CanaryReport("none", _version(self._tools.roll_out.stable)))
 
-    async def start(self, model: str, *, share: float, warm: int) -> CanaryReport:
+    async def start(self, model: str, *, share: float, warm: int, encoder: str | None = None) -> CanaryReport:
         """Load ``model`` and let ``share`` of the contents meet it; make at most ``warm`` of them ahead.
 
         Goes on to its end when the caller goes away. Raises CanaryRunning, CanaryRefused.
@@ -88,7 +89,7 @@ class Canaries:
         if self._terms is None:
             raise CanaryRefused("Only the embedded engine can serve two versions of a model at once.")
         self._loading_model = model
-        loading = self._loading = self._own(self._begin(self._terms, model, share=share, warm=warm))
+        loading = self._loading = self._own(self._begin(self._terms, model, share=share, warm=warm, encoder=encoder))
         await asyncio.wait((loading,))
         if loading.cancelled():
             raise CanaryRefused("The roll-out was given up while the new version was loading.")
@@ -132,11 +133,11 @@ class Canaries:
 
     # ----------------------------------------------------------------------------------------------------------- a roll-out
 
-    async def _begin(self, terms: Terms, model: str, *, share: float, warm: int) -> Trial:
+    async def _begin(self, terms: Terms, model: str, *, share: float, warm: int, encoder: str | None) -> Trial:
         started_at, roll_out = wall(), self._tools.roll_out
         log.info("loading a new version", model=model)
         try:
-            new = await terms.load(model)
+            new = await terms.load(model, encoder)
         except Exception as error:  # Foreign files bring about whatever they do; the one that serves goes on.
             public = _why_refused(error)
             if not isinstance(error, FoveateError | OSError):

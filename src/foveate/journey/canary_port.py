@@ -71,8 +71,10 @@ class CanaryOperator(Protocol):
         """Return the state of the roll-out."""
         ...
 
-    async def start(self, model: str, *, share: float, warm: int) -> CanaryReport:
-        """Load a new version beside the one that serves, and give it its share. Raises CanaryRunning, CanaryRefused."""
+    async def start(self, model: str, *, share: float, warm: int, encoder: str | None = None) -> CanaryReport:
+        """Load a new version beside the one that serves, and give it its share. ``encoder``: an operator's own, empty: the
+        model's, None: that of the settings. Raises CanaryRunning, CanaryRefused.
+        """
         ...
 
     def set_share(self, share: float) -> CanaryReport:

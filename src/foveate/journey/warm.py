@@ -9,6 +9,7 @@ import struct
 import zlib
 from contextlib import AsyncExitStack, aclosing
 from itertools import cycle, islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from foveate.journey.embedding_difference import is_finite
 from foveate.journey.holds import SlotHold
 from foveate.journey.produce import ALIGNMENT_BYTES
 from foveate.journey.serving import Serving
-from foveate.media.messages import Prepare, Prepared
+from foveate.media.messages import Prepare, Prepared, TooSmall
 from foveate.media.probe import probe
 from foveate.runtime.arena import Arena
 from foveate.runtime.tensors import read_bundle
@@ -64,14 +65,26 @@ async def prepare(data: bytes, serving: Serving, arena: Arena, held: AsyncExitSt
     options = serving.prompt_side.options(ImageOptions())
     estimate = serving.prompt_side.estimate(header.width, header.height, options)
     out = SlotHold(arena, arena.allocate(estimate.input_bytes_max))
-    held.callback(out.release)
-    job = Prepare(source.slot, header, options, out.retain().slot)
 
-    def done() -> None:
+    async def run() -> Any:
+        holds = (source.retain(), out.retain())
+
+        def done() -> None:
+            for hold in holds:
+                hold.release()
+
+        job = Prepare(source.slot, header, options, out.slot)
+        return await serving.media.run(job, whom="", on_done=done, deadline=now() + SECONDS_MAX)
+
+    try:
+        reply = await run()
+        if isinstance(reply, TooSmall):
+            out.release()
+            out = SlotHold(arena, arena.allocate(reply.bytes_needed))
+            reply = await run()
+    finally:
+        held.callback(out.release)
         source.release()
-        out.release()
-
-    reply = await serving.media.run(job, whom="", on_done=done, deadline=now() + SECONDS_MAX)
     if not isinstance(reply, Prepared):
         raise StartupError(
             f"The model's processor failed on a picture of {header.width}x{header.height}.", detail=repr(reply)

@@ -38,6 +38,8 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     pixels: bool = False
     own_encoder: str = ""
     """``package.module:Class`` of an operator's own vision encoder, whose processor it is then; empty: the checkpoint's."""
+    own_source: str = ""
+    """The hash of that encoder's source (:mod:`foveate.models.own_source`), which the worker must find too."""
 
 
 class Unpack(msgspec.Struct, frozen=True, tag="unpack"):

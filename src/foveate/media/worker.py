@@ -66,7 +66,7 @@ def main(context: WorkerContext) -> None:
     if config.own_encoder:
         from foveate.models.own_encoder import load_own_processor
 
-        processor = load_own_processor(config.model_dir, config.own_encoder)
+        processor = load_own_processor(config.model_dir, config.own_encoder, config.own_source)
     elif config.model_dir:
         processor = load_picture_processor(config.model_dir, config.appearance, pixels=config.pixels)
     worker = MediaWorker(context, processor, config)

@@ -5,35 +5,44 @@ those with DeepStack: they are refused."""
 
 from __future__ import annotations
 
-import importlib
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from foveate.core.errors import StartupError
+from foveate.core.errors import EncodeFailed, ImageShapeRefused, StartupError
 from foveate.core.media import Appearance, ImageOptions, ProcessorOptions
 from foveate.models.asked import Takes, wanted
 from foveate.models.families import Family, picture_token_id
 from foveate.models.given import GivenPictures
 from foveate.models.loading import EncoderFacts, ModelFiles, VisionFacts, load_processor
 from foveate.models.memory import held_dtype
+from foveate.models.own_source import check_source, find_class, hashes, source_of
 from foveate.models.port import ProcessedPicture, PromptSide, VisionTower, VisualEstimate
 from foveate.models.prompt import TransformersPromptSide
-from foveate.models.versions import own_version
+from foveate.models.versions import encoder_version, own_version
 
 if TYPE_CHECKING:
     import torch
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_GAPS_BYTES = 8 * 64
+"""Each array begins at a multiple of 64; room for some."""
+KINDS = "biuf"
+"""NumPy's kinds of dtype that arrays in shared memory may have."""
 
 
 class VisionEncoder(Protocol):
     """What an operator's class is asked. It is made once in each process that needs a part of it; only :meth:`load` may read weights.
 
-    ``version`` is any text that changes whenever :meth:`grid`, :meth:`process` or :meth:`encode` come to give something else: it is in the
-    keys of the caches, and a picture is never answered from embeddings of another version.
+    ``version`` is a text that names what it computes. It is in the keys of the caches, together with hashes of the class's source
+    (:mod:`foveate.models.own_source`), of the model's vision weights, and of ``files``: an attribute that may name weights of its own. A
+    picture is never answered from embeddings of another version.
+
+    ``input_bytes(width, height)``, where there is such a method, bounds the bytes of what :meth:`process` returns; it is called as
+    :meth:`grid` is. Without it they are guessed from the picture's size, and a picture for which that is not enough is processed twice.
     """
 
     version: str
@@ -57,23 +66,26 @@ class VisionEncoder(Protocol):
         ...
 
     def encode(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return one picture's embeddings, [rows x columns, hidden size of the language model], row by row. ``inputs`` lie on the CPU."""
+        """Return one picture's embeddings, [rows x columns, hidden size of the language model], row by row, of a floating-point dtype.
+
+        ``inputs`` lie on the CPU, in shared memory: they are not to be written to, nor kept.
+        """
         ...
 
 
 def own_encoder(spec: str, directory: str) -> VisionEncoder:
     """Make an instance of ``package.module:Class``. Raises StartupError."""
-    module, _, name = spec.partition(":")
+    found = find_class(spec)
     try:
-        made: VisionEncoder = getattr(importlib.import_module(module), name)(directory)
-        version = made.version
+        made: VisionEncoder = found(directory)
     except Exception as error:  # Foreign code raises whatever it comes upon.
         raise StartupError(
-            f"The encoder {spec} cannot be made: {type(error).__name__}: {str(error)[:200]}. Give package.module:Class, from PYTHONPATH."
+            f"The encoder {spec} cannot be made for the model in {directory}: {type(error).__name__}: {str(error)[:200]}.",
+            detail=repr(error),
         ) from error
-    missing = [part for part in ("grid", "process", "load", "encode") if not callable(getattr(made, part, None))]
-    if missing or not isinstance(version, str) or not version:
-        raise StartupError(f"The encoder {spec} lacks {', '.join(missing) or 'a version'} (docs/encoder.md).")
+    version = getattr(made, "version", None)
+    if not isinstance(version, str) or not version:
+        raise StartupError(f"The encoder {spec} lacks a version (docs/encoder.md).")
     return made
 
 
@@ -91,14 +103,35 @@ class _Pictures:
         self._extra = self._given.picture(1, self._patches(1, 1))[0].replace(token, "", 1) != ""
 
     def of(self, width: int, height: int) -> tuple[int, str, dict[str, list[int]]]:
-        """Return embeddings, replacement and meta of a picture. Raises ValueError."""
-        rows, columns = self._encoder.grid(width, height)
+        """Return embeddings, replacement and meta of a picture. Raises ImageShapeRefused, EncodeFailed."""
+        rows, columns = self._grid(width, height)
         return (rows * columns, *self._given.picture(rows * columns, self._patches(rows, columns)))
 
     def tokens(self, width: int, height: int) -> tuple[int, int]:
-        """Return its prompt tokens, and those that carry an embedding. Raises ValueError."""
-        rows, columns = self._encoder.grid(width, height)
+        """Return its prompt tokens, and those that carry an embedding. Raises ImageShapeRefused, EncodeFailed."""
+        rows, columns = self._grid(width, height)
         return rows * columns + 2 * self._extra, rows * columns
+
+    def input_bytes(self, width: int, height: int) -> int:
+        """Return what inputs take, as far as is known: else float32 of the picture's pixels. Raises EncodeFailed."""
+        told = getattr(self._encoder, "input_bytes", None)
+        if told is None:
+            return width * height * 3 * 4
+        try:
+            return max(0, operator.index(told(width, height)))
+        except Exception as error:  # Foreign code raises whatever it comes upon.
+            raise EncodeFailed(detail=f"input_bytes({width}, {height}): {type(error).__name__}: {error}") from error
+
+    def _grid(self, width: int, height: int) -> tuple[int, int]:
+        try:
+            rows, columns = (operator.index(side) for side in self._encoder.grid(width, height))
+        except ValueError as error:
+            raise ImageShapeRefused(detail=f"{width}x{height}: {error}") from error
+        except Exception as error:  # Foreign code raises whatever it comes upon.
+            raise EncodeFailed(detail=f"grid({width}, {height}): {type(error).__name__}: {error}") from error
+        if rows < 1 or columns < 1:
+            raise EncodeFailed(detail=f"grid({width}, {height}) is {rows}x{columns}")
+        return rows, columns
 
     def _patches(self, rows: int, columns: int) -> tuple[int, ...]:
         merge = self._merge or 1
@@ -121,12 +154,9 @@ class OwnPromptSide(TransformersPromptSide):
         return wanted(asked, Takes(), self._title)
 
     def estimate(self, width: int, height: int, options: ImageOptions) -> VisualEstimate:
-        """See the port. The inputs' bytes are a guess; a media worker says when they need more."""
-        try:
-            tokens, rows = self._pictures.tokens(width, height)
-        except ValueError as error:
-            raise shape_refused(width, height, error) from error
-        return VisualEstimate(tokens, rows, width * height * 3 * 4 + 64)
+        """See the port. A media worker says when inputs need more bytes. Raises EncodeFailed, too."""
+        tokens, rows = self._pictures.tokens(width, height)
+        return VisualEstimate(tokens, rows, self._pictures.input_bytes(width, height) + _GAPS_BYTES)
 
 
 class OwnPictureProcessor:
@@ -137,13 +167,21 @@ class OwnPictureProcessor:
         self._pictures = _Pictures(encoder, family, processor, config)
 
     def process(self, pixels: np.ndarray, options: ImageOptions) -> ProcessedPicture:
-        """See the port."""
+        """See the port. Raises EncodeFailed when the operator's code fails or returns no arrays."""
         height, width = pixels.shape[:2]
+        rows, replacement, meta = self._pictures.of(width, height)
         try:
-            rows, replacement, meta = self._pictures.of(width, height)
-        except ValueError as error:
-            raise shape_refused(width, height, error) from error
-        arrays = {name: np.ascontiguousarray(array) for name, array in self._encoder.process(pixels).items()}
+            found = dict(self._encoder.process(pixels))
+        except MemoryError:
+            raise
+        except Exception as error:  # Foreign code raises whatever it comes upon.
+            raise EncodeFailed(detail=f"process: {type(error).__name__}: {error}") from error
+        wrong = [
+            name for name, array in found.items() if not isinstance(array, np.ndarray) or array.dtype.kind not in KINDS
+        ]
+        if wrong or not found:
+            raise EncodeFailed(detail=f"process returned no array of numbers as {wrong[0] if wrong else 'anything'}")
+        arrays = {str(name): np.ascontiguousarray(array) for name, array in found.items()}
         return ProcessedPicture(replacement=replacement, rows=rows, arrays=arrays, meta=meta)
 
 
@@ -151,11 +189,13 @@ def load_own_prompt_side(files: ModelFiles, appearance: Appearance, spec: str) -
     """As :func:`foveate.models.loading.load_prompt_side`. Raises StartupError."""
     encoder = own_encoder(spec, files.directory)
     family, processor, config = load_processor(files.directory)
-    return OwnPromptSide(encoder, family, processor, config, own_version(spec, encoder.version, appearance=appearance))
+    version = own_version(spec, encoder.version, source=source_of(spec), appearance=appearance)
+    return OwnPromptSide(encoder, family, processor, config, version)
 
 
-def load_own_processor(directory: str, spec: str) -> OwnPictureProcessor:
-    """As :func:`foveate.models.loading.load_picture_processor`. Raises StartupError."""
+def load_own_processor(directory: str, spec: str, source: str) -> OwnPictureProcessor:
+    """As :func:`foveate.models.loading.load_picture_processor`; ``source`` is the hash that it is to have. Raises StartupError."""
+    check_source(spec, source)
     return OwnPictureProcessor(own_encoder(spec, directory), *load_processor(directory))
 
 
@@ -167,7 +207,15 @@ def own_facts(directory: str, spec: str, *, device: str, dtype: str) -> tuple[En
     held = held_dtype(dtype, device)
     held = str(config.dtype).removeprefix("torch.") if held == "auto" else held
     hidden = int(config.get_text_config().hidden_size)
-    version = own_version(spec, encoder.version, dtype=held, model=Path(directory).name)
+    version = own_version(
+        spec,
+        encoder.version,
+        dtype=held,
+        source=source_of(spec),
+        files=hashes(getattr(encoder, "files", ())),
+        # It may have been made of them, or for them.
+        model=encoder_version(Path(directory), config, held),
+    )
     facts = EncoderFacts(version, hidden * _ITEM_BYTES.get(held, 4), held, 1)
     merge = getattr(config.vision_config, "spatial_merge_size", None) if "image_grid_thw" in family.inputs else None
     return facts, VisionFacts(picture_token_id(config), merge)
@@ -184,10 +232,3 @@ def load_own_tower(directory: str, spec: str, *, device: str, dtype: str) -> tup
     except Exception as error:  # Foreign code raises whatever it comes upon.
         raise StartupError(f"The encoder {spec} cannot be loaded: {type(error).__name__}: {error}") from error
     return OwnTower(encoder, facts), vision
-
-
-def shape_refused(width: int, height: int, error: ValueError) -> Exception:
-    """Return the refusal of a size that the encoder cannot take."""
-    from foveate.core.errors import ImageShapeRefused
-
-    return ImageShapeRefused(detail=f"{width}x{height}: {error}")

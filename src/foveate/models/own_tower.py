@@ -36,8 +36,15 @@ class OwnTower:
     def _one(self, picture: Mapping[str, torch.Tensor]) -> Embeddings | Exception:
         try:
             rows = self._encoder.encode(picture)
+            if not isinstance(rows, torch.Tensor) or not rows.is_floating_point():
+                raise TypeError(
+                    f"embeddings are {getattr(rows, 'dtype', type(rows).__name__)}, not a floating-point tensor"
+                )
             if rows.dim() != 2 or rows.shape[1] != self._hidden:
                 raise ValueError(f"embeddings of shape {tuple(rows.shape)}, not [rows, {self._hidden}]")
-            return Embeddings(rows.to(self._dtype).contiguous())
+            held = rows.detach().to(self._dtype).contiguous()
+            if not bool(torch.isfinite(held).all()):
+                raise ValueError("embeddings are not finite (NaN or Inf)")
+            return Embeddings(held)
         except Exception as error:
             return error

@@ -394,8 +394,8 @@ class FakeCanary:
     def report(self) -> CanaryReport:
         return CanaryReport("none", VersionReport("m", "p", "e"))
 
-    async def start(self, model: str, *, share: float, warm: int) -> CanaryReport:
-        return self._note("start", model, share, warm)
+    async def start(self, model: str, *, share: float, warm: int, encoder: str | None = None) -> CanaryReport:
+        return self._note("start", model, share, warm, *([] if encoder is None else [encoder]))
 
     def set_share(self, share: float) -> CanaryReport:
         return self._note("share", share)

@@ -26,6 +26,7 @@ async def test_each_route_passes_on_what_was_asked() -> None:
         assert (await client.get("/admin/canary")).json()["state"] == "none"
         await client.post("/admin/canary", json={"model": "/models/new", "share": 0.25, "warm": 100})
         await client.post("/admin/canary", json={"model": "org/new"})
+        await client.post("/admin/canary", json={"model": "m", "encoder": "package.module:Class"})
         await client.post("/admin/canary/share", json={"share": 1})
         await client.post("/admin/canary/promote")
         reply = await client.post("/admin/canary/rollback")
@@ -33,6 +34,7 @@ async def test_each_route_passes_on_what_was_asked() -> None:
         assert canary.asked == [
             ("start", "/models/new", 0.25, 100),
             ("start", "org/new", 0.05, 0),
+            ("start", "m", 0.05, 0, "package.module:Class"),
             ("share", 1.0),
             ("promote",),
             ("rollback",),
@@ -51,6 +53,7 @@ async def test_each_route_passes_on_what_was_asked() -> None:
         ("", b'{"model": "m", "share": -0.1}'),
         ("", b'{"model": "m", "share": NaN}'),
         ("", b'{"model": "m", "warm": -1}'),
+        ("", b'{"model": "m", "encoder": "no class"}'),
         ("", b'{"model": "m", "shares": 0.5}'),
         ("", b'{"model": "\xff"}'),
         ("/share", b"{}"),
