@@ -23,6 +23,8 @@ from foveate.observe.trace_spans import begun, spans_of
 
 _BATCH_MAX: Final = 64
 """Requests in one export."""
+_GATHER_SECONDS: Final = 0.5
+"""A trace is exported so much later, that those of a busy server go together: an HTTP request for each costs more than all else of it."""
 EXPORT_SECONDS_MAX: Final = 10.0
 
 _log = get_logger(__name__)
@@ -98,6 +100,8 @@ class Traces:
         batch: list[tuple[LedgerRecord, float]] = []
         try:
             batch.append(self._queue.get(timeout=0.2))
+            if self._queue.qsize() < _BATCH_MAX:
+                self._closing.wait(_GATHER_SECONDS)
             while len(batch) < _BATCH_MAX:
                 batch.append(self._queue.get_nowait())
         except queue.Empty:

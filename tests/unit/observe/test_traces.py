@@ -147,6 +147,19 @@ def test_a_collector_that_hangs_or_refuses_costs_traces_and_no_time(collector: R
 
 
 @pytest.mark.timeout(60)
+def test_traces_of_a_busy_server_go_together(collector: Receiver) -> None:
+    traces = Traces(collector.url, version="0")
+    traces.start()
+    for _ in range(60):
+        traces.write(record())
+        time.sleep(0.001)
+    traces.close(30)
+    assert traces.dropped == 0
+    assert len(collector.spans()) >= 60
+    assert len(collector.bodies) < 30, "not a request each"
+
+
+@pytest.mark.timeout(60)
 def test_no_collector_at_all(collector: Receiver) -> None:
     traces = Traces("http://127.0.0.1:9/v1/traces", version="0")
     traces.start()
