@@ -209,6 +209,10 @@ def _kill(context: WorkerContext, value: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _suspend(context: WorkerContext, value: Any) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _raise(context: WorkerContext, value: str) -> None:
     raise RuntimeError(value)
 
@@ -294,6 +298,7 @@ _ACTIONS: dict[str, Any] = {
     "modules": _modules,
     "kill": _kill,
     "raise": _raise,
+    "suspend": _suspend,
     "title": _title,
     "clock": lambda context, value: now(),
     "limits": _limits,

@@ -13,8 +13,8 @@ import pytest
 from tests.blackbox.origins import Origin, origin
 from tests.blackbox.server import Server
 from tests.contracts.bench import MODEL
-from tests.contracts.ray_cluster import two_nodes
 from tests.contracts.vllm_server import serving_vllm
+from tests.ray_cluster import driving
 
 from foveate.models.preload import preload_modules
 from foveate.runtime.arena import Arena
@@ -49,7 +49,7 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterat
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
-    with two_nodes() as cluster:
+    with driving() as cluster:
         yield cluster
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.contracts.ray_cluster import connected
+from tests.ray_cluster import connected
 from tests.workers import Answer, Ask, Sum, Write, Written
 
 from foveate.core.clock import now

@@ -14,6 +14,7 @@ from foveate.assembly.checks import check
 from foveate.assembly.encoders import scale_terms
 from foveate.assembly.engines import worker_modules
 from foveate.assembly.keep import keep_directory
+from foveate.assembly.runtime import runtime_of
 from foveate.assembly.version import Say, another_version, find_model, load_version
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
@@ -29,7 +30,6 @@ from foveate.journey.tools import Tools
 from foveate.models.preload import preload_modules
 from foveate.observe.load import Load
 from foveate.observe.metrics import Metrics
-from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
 __all__ = ["check", "journey"]
@@ -55,7 +55,7 @@ async def journey(
         files, name = await find_model(settings.model.path, settings, say)
         arena = bounds.arena(checked.arena_bytes)
         modules = await asyncio.to_thread(preload_modules, files.family)
-        runtime = LocalRuntime(arena, preload=(*modules, *worker_modules(settings)))
+        runtime = await runtime_of(settings, arena, model_modules=modules, modules=worker_modules(settings))
         scope.push_async_callback(runtime.close)
         # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)

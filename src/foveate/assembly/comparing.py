@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from foveate.assembly import bounds
 from foveate.assembly.checks import check
 from foveate.assembly.engines import spare_cores, worker_modules
+from foveate.assembly.runtime import runtime_of
 from foveate.assembly.upstream import find_needed, load_serving, runtime_for
 from foveate.assembly.version import Say, find_model, load_version
 from foveate.core.errors import StartupError
@@ -19,7 +20,6 @@ from foveate.journey.self_check import TOKENS, compare
 from foveate.models.preload import preload_modules
 from foveate.observe.load import Load
 from foveate.observe.metrics import Metrics
-from foveate.runtime.local.runtime import LocalRuntime
 from foveate.settings import Settings
 
 
@@ -43,7 +43,8 @@ async def _engine(settings: Settings, say: Say) -> list[Comparison]:
         checked = check(settings)
         files, name = await find_model(settings.model.path, settings, say)
         modules = await asyncio.to_thread(preload_modules, files.family)
-        runtime = LocalRuntime(bounds.arena(checked.arena_bytes), preload=(*modules, *worker_modules(settings)))
+        arena = bounds.arena(checked.arena_bytes)
+        runtime = await runtime_of(settings, arena, model_modules=modules, modules=worker_modules(settings))
         scope.push_async_callback(runtime.close)
         serving = await load_version(files, name, settings, runtime=runtime, number=0, say=say, load=Load(Metrics()))
         scope.push_async_callback(serving.stop)
@@ -72,7 +73,7 @@ async def _upstreams(settings: Settings, say: Say) -> list[Comparison]:
         if not relay.takes_embeddings:
             return []
         files = await find_needed(settings, say)
-        runtime = await runtime_for(files, arena)
+        runtime = await runtime_for(settings, files, arena)
         scope.push_async_callback(runtime.close)
         serving = await load_serving(settings, files, relay, runtime, say=say, load=Load(Metrics()))
         scope.push_async_callback(serving.stop)

@@ -36,6 +36,8 @@ def check_topology(settings: Settings) -> None:
         raise StartupError(
             f"topology.encoders_max is {chosen.encoders_max}, less than topology.encoders: raise it, or leave it out."
         )
+    if settings.runtime.kind == "ray":
+        return  # the cores are those of other machines
     for name, cpus in (
         ("engine.cpus", settings.engine.cpus),
         ("media.cpus", settings.media.cpus),

@@ -24,7 +24,7 @@ from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
 from foveate.models.loading import ModelFiles
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
-from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 
 log = get_logger(__name__)
@@ -35,7 +35,7 @@ def engine_of(
     files: ModelFiles,
     name: str,
     *,
-    runtime: LocalRuntime,
+    runtime: Runtime,
     number: int,
     say: Callable[[str], None],
     load: Load,
@@ -67,7 +67,7 @@ def _split(
     files: ModelFiles,
     name: str,
     *,
-    runtime: LocalRuntime,
+    runtime: Runtime,
     first: int,
     say: Callable[[str], None],
     load: Load,
@@ -115,7 +115,7 @@ def _given(settings: Settings, index: int, say: Callable[[str], None]) -> dict[s
     }
 
 
-def _maker(settings: Settings, files: ModelFiles, name: str, runtime: LocalRuntime) -> Callable[..., ProcessEngine]:
+def _maker(settings: Settings, files: ModelFiles, name: str, runtime: Runtime) -> Callable[..., ProcessEngine]:
     """Return what makes one process's client. Raises StartupError."""
     if settings.engine.kind == "vllm":
         return partial(VllmEngine, runtime, _vllm_config(settings, files, name))

@@ -29,7 +29,7 @@ from foveate.observe.metrics import Metrics, Reading
 from foveate.observe.observer import Observer, TraceSink
 from foveate.observe.processes import resident_bytes
 from foveate.observe.request_log import RequestLog
-from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.port import Runtime
 from foveate.settings import Settings, TraceSettings
 
 
@@ -79,7 +79,7 @@ def bind(
     _bind_upstreams(metrics, tools.relay)
 
 
-def bind_load(metrics: Metrics, load: Load, runtime: LocalRuntime) -> None:
+def bind_load(metrics: Metrics, load: Load, runtime: Runtime) -> None:
     """Tie the gauges of queues, memory and GPUs to those who know."""
     gpus = Gpus()
     metrics.bind("foveate_encoder_queue_length", lambda: load.encoder_waiting)

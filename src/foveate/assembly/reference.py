@@ -7,12 +7,12 @@ from foveate.decisions.agreement import Comparison
 from foveate.encoders.reference_port import ReferenceConfig, ReferenceProcess
 from foveate.engines.port import Engine
 from foveate.models.loading import ModelFiles
-from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 
 
 def reference_of(
-    settings: Settings, files: ModelFiles, engine: Engine, *, runtime: LocalRuntime, number: int
+    settings: Settings, files: ModelFiles, engine: Engine, *, runtime: Runtime, number: int
 ) -> ReferenceProcess | None:
     """Return it, not started; None where nothing is compared at the start: the embedded engine with its own encoder computes as
     transformers does, and where pictures go in as pixels there is no path of ours that could differ.

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
+from foveate.assembly.runtime import runtime_of
 from foveate.assembly.version import Say, appearance, load_version, pool_config
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
@@ -33,7 +34,7 @@ from foveate.models.unknown import UnknownModel
 from foveate.observe.load import Load
 from foveate.observe.metrics import Metrics
 from foveate.runtime.arena import Arena
-from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 
 WORKER_MODULES = ("foveate.media.worker", "foveate.media.video")
@@ -61,7 +62,7 @@ async def upstream_journey(
                 f"vLLM takes no embeddings by name for the family {files.family}, but for: {', '.join(sorted(NAMED_FAMILIES))}. "
                 "Leave upstream.store out."
             )
-        runtime = await runtime_for(files if relay.takes_embeddings else None, arena)
+        runtime = await runtime_for(settings, files if relay.takes_embeddings else None, arena)
         scope.push_async_callback(runtime.close)
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
@@ -113,16 +114,17 @@ async def _find(settings: Settings, say: Say, *, what: str = "priced") -> ModelF
     return files
 
 
-async def runtime_for(files: ModelFiles | None, arena: Arena) -> LocalRuntime:
+async def runtime_for(settings: Settings, files: ModelFiles | None, arena: Arena) -> Runtime:
     """Return the runtime; ``files`` of a model that workers are to run, None: they need none."""
     if files is None:
-        return LocalRuntime(arena, preload=WORKER_MODULES)
-    modules = await asyncio.to_thread(preload_modules, files.family)
-    return LocalRuntime(arena, preload=(*modules, *WORKER_MODULES, "foveate.engines.embedded.process"))
+        return await runtime_of(settings, arena, model_modules=(), modules=WORKER_MODULES)
+    model_modules = await asyncio.to_thread(preload_modules, files.family)
+    modules = (*WORKER_MODULES, "foveate.engines.embedded.process")
+    return await runtime_of(settings, arena, model_modules=model_modules, modules=modules)
 
 
 async def load_serving(
-    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime, *, say: Say, load: Load
+    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: Runtime, *, say: Say, load: Load
 ) -> Serving:
     """Look at the upstreams while all that is needed here starts. The first failure ends the others. Raises StartupError."""
     encodes = files is not None and relay.takes_embeddings
@@ -140,7 +142,7 @@ async def load_serving(
 
 
 async def _without_engine(
-    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: LocalRuntime, load: Load
+    settings: Settings, files: ModelFiles | None, relay: UpstreamRelay, runtime: Runtime, load: Load
 ) -> Serving:
     """Start media workers, which need no model as no picture is processed here, and load the prices where they are known."""
     media = MediaPool(runtime, pool_config(settings, ModelFiles("", "", "unknown"), 0), load)

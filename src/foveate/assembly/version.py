@@ -25,7 +25,7 @@ from foveate.models.own_source import source_of
 from foveate.models.port import PromptSide
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
-from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 
 MEDIA_WORKERS_MAX = 8
@@ -56,7 +56,7 @@ def served_name(settings: Settings, files: ModelFiles) -> str:
 
 
 async def load_version(
-    files: ModelFiles, name: str, settings: Settings, *, runtime: LocalRuntime, number: int, say: Say, load: Load,
+    files: ModelFiles, name: str, settings: Settings, *, runtime: Runtime, number: int, say: Say, load: Load,
     encode_workers: int | None = None,
 ) -> Serving:  # fmt: skip
     """Start a version's workers and engine while its prompt side loads, and take a picture through them.
@@ -119,7 +119,7 @@ def _prompt_side(settings: Settings, files: ModelFiles) -> PromptSide:
 
 
 def another_version(
-    settings: Settings, *, runtime: LocalRuntime, say: Say, load: Load, encode_workers: Callable[[], int]
+    settings: Settings, *, runtime: Runtime, say: Say, load: Load, encode_workers: Callable[[], int]
 ) -> Callable[[str, str | None], Awaitable[Serving]]:
     """Return what loads further versions beside the first, under the name that clients know the first by: of a model, with an operator's
     own encoder (empty: the model's, None: that of the settings).

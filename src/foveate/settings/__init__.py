@@ -13,6 +13,7 @@ from __future__ import annotations
 from foveate.settings.flat import flat, restart_keys
 from foveate.settings.keys import read_keys
 from foveate.settings.page import reference
+from foveate.settings.runtime import RuntimeSettings
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
@@ -49,6 +50,7 @@ __all__ = [
     "MediaSettings",
     "ModelSettings",
     "ObserveSettings",
+    "RuntimeSettings",
     "ServerSettings",
     "Settings",
     "SloSettings",

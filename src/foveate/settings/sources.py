@@ -22,6 +22,7 @@ from foveate.core.errors import StartupError
 from foveate.settings.declare import Section
 from foveate.settings.file import read_file
 from foveate.settings.keys import hashed
+from foveate.settings.runtime import RuntimeSettings
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
@@ -64,6 +65,7 @@ class Settings(BaseSettings):
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
     topology: TopologySettings = TopologySettings()
+    runtime: RuntimeSettings = RuntimeSettings()
     vllm: VllmSettings = VllmSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     multimodal_budget: Tiers = {DEFAULT_TIER: Tier()}

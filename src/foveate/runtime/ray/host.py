@@ -122,7 +122,8 @@ class WorkerHost:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            if self._worker is not None and self._worker.alive:
+            quiet = not self._parcels  # else the gateway has news to take
+            if quiet and self._worker is not None and self._worker.alive:
                 self._put(Parcel("held" if self._worker.suspended else "runs"))
 
     def _said(self, message: Any) -> None:

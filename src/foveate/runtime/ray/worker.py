@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _LINGER_SECONDS: Final = 1.0
 """How long an actor may take to tell of its process's end before it is given up, with its process."""
+_PATIENCE_SECONDS: Final = 10.0
+"""How long an actor may take to be placed and started before the log tells of it."""
 SILENT_SECONDS: Final = 3.0
 """How long nothing may be heard of an actor that says every half second that it is there."""
 _TOGETHER_BYTES_MAX: Final = 32 * 2**20
@@ -74,6 +76,11 @@ class RayWorker:
     def suspended(self) -> bool:
         """See the port. So it is, too, where its actor or node has not been heard of for :data:`SILENT_SECONDS`."""
         return self._held or (self.alive and now() - self._heard_at > SILENT_SECONDS)
+
+    @property
+    def host(self) -> Host | None:
+        """The actor that holds its process, once there is one."""
+        return self._host
 
     @property
     def node(self) -> str:
@@ -158,7 +165,11 @@ class RayWorker:
         how = "cause unknown"
         reusable = False
         try:
-            self._host = host = await self._hosts.take(self.spec)
+            waits = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._tell_that_it_waits)
+            try:
+                self._host = host = await self._hosts.take(self.spec)
+            finally:
+                waits.cancel()
             spec = msgspec.structs.replace(self.spec, clock_ahead=host.clock_ahead)
             await host.begin(pickle.dumps(spec), seconds_max)
             self._sending = asyncio.get_running_loop().create_task(self._send(host), name=f"send {spec.title}")
@@ -192,6 +203,11 @@ class RayWorker:
                     if parcel.kind == "failed":
                         self._refused(msgspec.msgpack.decode(parcel.payload, type=ErrorRecord).error())
                     return
+
+    def _tell_that_it_waits(self) -> None:
+        logger.warning(
+            "%s waits for a node of the Ray cluster that has room for %s", self.spec.title, self._hosts.needs(self.spec)
+        )
 
     def _said(self, payload: bytes) -> None:
         assert self._on_message is not None

@@ -35,10 +35,8 @@ def add_node(cluster: Any) -> Any:
 
 @contextlib.contextmanager
 def two_nodes() -> Iterator[Any]:
-    """A head node, where this process is the driver, and another."""
+    """A head node, on which no worker is to be, and one that takes workers. Nothing is connected to it yet."""
     from ray.cluster_utils import Cluster
-
-    from foveate.runtime.ray.cluster import ray  # as we import it
 
     cluster = Cluster(
         initialize_head=True,
@@ -46,8 +44,19 @@ def two_nodes() -> Iterator[Any]:
     )
     try:
         add_node(cluster)
-        ray.init(address=cluster.address, namespace="foveate", configure_logging=False)
         yield cluster
     finally:
-        ray.shutdown()
         cluster.shutdown()
+
+
+@contextlib.contextmanager
+def driving() -> Iterator[Any]:
+    """As :func:`two_nodes`, with this process as a driver on its head."""
+    from foveate.runtime.ray.cluster import ray  # as we import it
+
+    with two_nodes() as cluster:
+        ray.init(address=cluster.address, namespace="foveate", configure_logging=False)
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
