@@ -99,6 +99,8 @@ class UpstreamSettings(Section):
 
     def all(self) -> tuple[UpstreamServer, ...]:
         """Every server, those of the flags first. Raises ValueError: none at all, too many, a name twice, or a URL that is none."""
+        for url in self.urls:
+            _judged(url)  # in its own words, which a validation of the whole would bury
         found = (*(UpstreamServer(url=url) for url in self.urls), *self.servers)
         if not 1 <= len(found) <= SERVERS_MAX:
             raise ValueError(f"{len(found)} upstreams are given; there must be at least one and at most {SERVERS_MAX}")
