@@ -22,10 +22,10 @@ from typing import Final
 import msgspec
 
 from foveate.bench.figures import Figure, percentile
-from foveate.bench.load import Told, converse, drive
 from foveate.bench.origin import origin
 from foveate.bench.systems import SYSTEMS, System, capped_model, system
-from foveate.bench.visual_loads import LOADS, Load, Pictures, make_load
+from foveate.bench.turns import Run, in_turn, run_load
+from foveate.bench.visual_loads import LOADS, Pictures, make_load
 
 BASE: Final = "vllm"
 ORIGIN_DELAY_SECONDS: Final = 0.05
@@ -52,20 +52,6 @@ GOALS: Final = (
 )
 
 
-class Run(msgspec.Struct, frozen=True):
-    """One load on one system in one round."""
-
-    load: str
-    system: str
-    round: int
-    cpu_seconds: float
-    answers: tuple[Told, ...]
-
-    def times_ms(self, kind: str) -> list[float]:
-        """Return the times to the first token of a modality."""
-        return [told.ttft_ms for told in self.answers if told.kind == kind]
-
-
 def main() -> None:
     """Run what was asked for, print the tables, and write them where that was asked for."""
     options = _options()
@@ -77,14 +63,16 @@ def main() -> None:
             print(f"starting {SYSTEMS[name]} ...", flush=True)
             systems.append(scope.enter_context(system(name, model, web.port)))
         for one in systems:
-            _run(one, make_load("b", 14, -1, pictures), -1)  # whatever is made at the first request is made now
+            run_load(
+                one, make_load("b", 14, -1, pictures), -1, settle_seconds=SETTLE_SECONDS
+            )  # whatever is made at the first request is made now
         idle = _check_idle(systems)
         for round_ in range(options.rounds):
             for name in options.loads:
                 load = make_load(name, options.requests, round_, pictures)
-                for place in range(len(systems)):
-                    runs.append(_run(systems[(place + round_) % len(systems)], load, round_))
-                    print(f"round {round_} {name} {_line(runs[-1])}", flush=True)
+                for run in in_turn(systems, load, round_, settle_seconds=SETTLE_SECONDS):
+                    runs.append(run)
+                    print(f"round {round_} {name} {_line(run)}", flush=True)
     same = _compare(runs)
     report = _report(runs, same, idle)
     print(report)
@@ -115,20 +103,6 @@ def _names(known: dict[str, str]) -> Callable[[str], list[str]]:
         return names
 
     return read
-
-
-def _run(one: System, load: Load, round_: int) -> Run:
-    """Ask one system, after what warms it up; the others have nothing to do meanwhile."""
-    drive(one.port, load.warm)
-    time.sleep(SETTLE_SECONDS)
-    before = one.cpu_seconds()
-    answers = converse(one.port, load.conversations) if load.conversations else drive(one.port, load.asks)
-    time.sleep(SETTLE_SECONDS)
-    spent = one.cpu_seconds() - before
-    wrong = {told.status for told in answers} - {200}
-    if wrong:
-        raise SystemExit(f"{one.name} answered load {load.name} with status {sorted(wrong)}")
-    return Run(load.name, one.name, round_, spent, tuple(answers))
 
 
 def _check_idle(systems: Sequence[System]) -> dict[str, float]:

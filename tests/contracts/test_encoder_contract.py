@@ -42,7 +42,7 @@ class Both:
     """An engine, and encode workers of the same model beside it."""
 
     def __init__(self, runtime: LocalRuntime, files: ModelFiles = MODEL, workers: int = 2) -> None:
-        self.bench = Bench("embedded", files, runtime)
+        self.bench = Bench("embedded", runtime, files)
         config = PoolConfig(workers, EncoderConfig(files.directory), start_seconds_max=280)
         self.pool = EncoderPool(runtime, config)
 

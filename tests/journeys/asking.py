@@ -29,6 +29,7 @@ class Answered(msgspec.Struct):
     images: int
     visual_tokens: int
     adjustments: tuple[Adjustment, ...]
+    tokens: tuple[int, ...] = ()
 
 
 def picture(colour: tuple[int, int, int], shade: int | None = None, size: int = 224) -> DataRef:
@@ -58,18 +59,20 @@ def by(asked: Request, tenant: str = ANYONE, **fields: Any) -> Request:
 async def ask(service: Journey, asked: Request) -> Answered:
     """Take a request through its whole journey."""
     text, reason = "", ""
+    tokens: list[int] = []
     async with service.answer(asked, None) as answer:
         await answer.begin()
         async for event in answer.events():
             if isinstance(event, TokenEvent):
                 text += event.text
+                tokens += event.token_ids
             elif isinstance(event, FinishEvent):
                 reason = event.reason
         entries = [entry.split(";dur=") for entry in answer.server_timing().split(", ")]
         usage = answer.usage()
         adjustments = answer.adjustments()
     timing = {name: float(value) for name, value in entries}
-    return Answered(text, timing, reason, usage.images, usage.visual_tokens, adjustments)
+    return Answered(text, timing, reason, usage.images, usage.visual_tokens, adjustments, tuple(tokens))
 
 
 def cached_bytes(service: Journey) -> int:

@@ -53,6 +53,13 @@ def place(cores: Sequence[int]) -> Placement:
     return Placement(tuple(cores[:front]), tuple(cores[front : front + encode]), tuple(cores[front + encode :]))
 
 
+def albums(cores: Sequence[int]) -> tuple[Placement, Placement]:
+    """Return one encode worker's core and two's, everything else being equal; of three cores or more the language model has others."""
+    others = tuple(cores[:-2] or cores[:1])
+    one, two = (Placement(others[:1], tuple(cores[-count:]), others[-1:]) for count in (1, 2))
+    return one, two
+
+
 def topology_flags(kind: str, placement: Placement) -> tuple[str, ...]:
     """Return the flags of a server of that topology (:data:`TOPOLOGIES`) on these cores, with a thread for each core of a part.
 
@@ -104,11 +111,11 @@ def confined(cores: Sequence[int]) -> Iterator[None]:
 
 @contextmanager
 def topology(
-    name: str, flags: Sequence[str], placement: Placement, *, model: Path, origin_port: int
+    name: str, flags: Sequence[str], *, cores: Sequence[int], model: Path, origin_port: int
 ) -> Iterator[System]:
     """Run the embedded engine on these cores; ``name`` is what its figures go by."""
     about = ("--model", str(model), "--served-model-name", MODEL, *fetching(origin_port))
     with ExitStack() as scope:
-        with confined(placement.cores):
+        with confined(cores):
             server = scope.enter_context(running(*about, *flags))
         yield System(name, server.port, (server,))

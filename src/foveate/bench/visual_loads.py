@@ -20,6 +20,11 @@ HOT: Final = 4
 REPEATED: Final = 0.8
 TURNS: Final = 8
 WINDOW: Final = 5
+STEADY_TEXTS_PER_SECOND: Final = 10
+BURST_EVERY_SECONDS: Final = 4
+BURST_REQUESTS: Final = 4
+BURST_PICTURES: Final = 4
+ALBUM: Final = 8
 QUESTIONS: Final = ("Describe both images.", "What is in the second image?", "What is in the first image?")
 
 LOADS: Final = {
@@ -75,6 +80,26 @@ def make_load(name: str, requests: int, round_: int, pictures: Pictures) -> Load
             ]
             asks.append(Ask(at, "multimodal", f"{round_} {name} {number}", _shown(shown, number)))
     return Load(name, tuple(warm), tuple(asks))
+
+
+def steady_texts(seconds: int, round_: int, pictures: Pictures, *, bursts: bool) -> Load:
+    """Return texts at even distances, and with ``bursts`` also requests with several new pictures each, some at once every few seconds."""
+    name, first = ("burst", 20_000) if bursts else ("quiet", 10_000)
+    texts = [(number / STEADY_TEXTS_PER_SECOND, first + number) for number in range(seconds * STEADY_TEXTS_PER_SECOND)]
+    asks = [Ask(at, "text", f"{round_} {name} text {number}", _text(round_, number)) for at, number in texts]
+    for at in range(1, seconds, BURST_EVERY_SECONDS) if bursts else ():
+        for number in range(BURST_REQUESTS):
+            shown = _shown([pictures.new() for _ in range(BURST_PICTURES)], number)
+            asks.append(Ask(at, "multimodal", f"{round_} {name} {at} {number}", shown))
+    warm = (Ask(0.0, "text", "", _text(round_, -1)), Ask(0.3, "multimodal", "", _shown([pictures.new()], 0)))
+    return Load(name, warm, tuple(asks))
+
+
+def album(requests: int, round_: int, pictures: Pictures) -> Load:
+    """Return requests with eight new pictures each, one after the other."""
+    shown = (_shown([pictures.new() for _ in range(ALBUM)], number) for number in range(requests))
+    turns = tuple(Ask(0.0, "multimodal", f"{round_} album {number}", body) for number, body in enumerate(shown))
+    return Load("album", (Ask(0.0, "multimodal", "", _shown([pictures.new()], 0)),), conversations=(turns,))
 
 
 def _talks(conversations: int, round_: int, pictures: Pictures) -> Load:

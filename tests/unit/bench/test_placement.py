@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from foveate.bench.placement import TOPOLOGIES, Placement, confined, place, topology_flags
+from foveate.bench.placement import TOPOLOGIES, Placement, albums, confined, place, topology_flags
 from foveate.settings import load
 
 
@@ -26,6 +26,12 @@ def test_parts_of_a_large_machine() -> None:
     told = topology_flags("e-p-d", place(range(8)))
     assert told[told.index("--topology-prefill-cpus") + 1] == "5,6"
     assert told[told.index("--topology-decode-cpus") + 1] == "7"
+
+
+def test_one_and_two_encode_workers_differ_in_nothing_else() -> None:
+    assert albums(range(4)) == (Placement((0,), (3,), (1,)), Placement((0,), (2, 3), (1,)))
+    assert albums(range(3)) == (Placement((0,), (2,), (0,)), Placement((0,), (1, 2), (0,)))
+    assert [placement.separate for placement in albums(range(2))] == [True, False]
 
 
 def test_the_settings_know_them() -> None:

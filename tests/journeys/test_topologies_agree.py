@@ -1,0 +1,105 @@
+"""The same greedy tokens in every topology, under a mixed load: the model that ships, and two families of random weights.
+
+    TOPOLOGY_REQUESTS=500 make test ARGS="tests/journeys/test_topologies_agree.py -s"
+
+is the whole run, 500 requests in each topology; without the variable it is a shorter one. Nothing is cached, so that every picture is
+encoded and every prompt prefilled in each topology.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.families import build_family
+from tests.journeys.asking import BLUE, GREEN, RED, ask, picture, request
+
+from foveate.assembly import journey
+from foveate.core.request import Request
+from foveate.journey.service import Journey
+from foveate.settings import load
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(3600 if "TOPOLOGY_REQUESTS" in os.environ else 240)]
+
+REQUESTS = int(os.environ.get("TOPOLOGY_REQUESTS", "32"))
+CONCURRENCY = 16
+SEES_ALL = "gemma3"
+"""Its tokens of a picture look at those behind them."""
+SEES_LEVELS = "qwen3_vl"
+"""Its embeddings have levels that are added in deeper layers."""
+QUESTIONS = (
+    "what is in this image?",
+    "hello world",
+    "what is in this image? a red circle",
+    "a red circle, what is this?",
+)
+
+
+def mixed(number: int) -> Request:
+    """Return the ``number``-th request: a text of one length or another, or up to three pictures of different sizes."""
+    chooser = random.Random(number)
+    shown = [
+        picture(chooser.choice((RED, BLUE, GREEN)), chooser.randrange(200, 256), chooser.choice((112, 168, 224)))
+        for _ in range(number % 4)
+    ]
+    made = request(*shown, text=" ".join(chooser.choices(QUESTIONS, k=chooser.randrange(1, 5))))
+    return replace(made, sampling=replace(made.sampling, tokens_max=chooser.randrange(4, 16), ignore_eos=True))
+
+
+async def answers(service: Journey) -> list[tuple[int, ...]]:
+    """Return the tokens of all requests, several of which are asked at once."""
+    found: dict[int, tuple[int, ...]] = {}
+    numbers = iter(range(REQUESTS))
+
+    async def client() -> None:
+        for number in numbers:
+            found[number] = (await ask(service, mixed(number))).tokens
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(CONCURRENCY):
+            tasks.create_task(client())
+    return [found[number] for number in range(REQUESTS)]
+
+
+def flags(directory: Path | None, kind: str) -> dict[str, str]:
+    return {
+        **({} if directory is None else {"model.path": str(directory)}),
+        "log.requests": "off",
+        "media.workers": "1",
+        "engine.threads": "1",
+        "engine.prefix_cache_bytes_max": "0",
+        "cache.encoder_bytes_max": "0",
+        "cache.processor_bytes_max": "0",
+        "topology.kind": kind,
+        "topology.encoders": "2",
+        "topology.decode": "2",
+    }
+
+
+@pytest.mark.parametrize("family", [None, SEES_LEVELS, SEES_ALL], ids=lambda family: family or "demo")
+async def test_the_same_tokens(family: str | None, tmp_path: Path) -> None:
+    directory = None if family is None else build_family(family, tmp_path / family)
+    found: dict[str, list[tuple[int, ...]]] = {}
+    async with journey(load(flags(directory, "agg")), say=lambda text: None) as service:
+        found["agg"] = await answers(service)
+        assert service.topology().report().workers == ()
+        await service.topology().set("e-pd", 2)
+        found["e-pd"] = await answers(service)
+        encoded = [worker.pictures for worker in service.topology().report().workers]
+    async with journey(load(flags(directory, "e-p-d")), say=lambda text: None) as service:
+        found["e-p-d"] = await answers(service)
+        encoded += [worker.pictures for worker in service.topology().report().workers]
+    pictures = sum(number % 4 for number in range(REQUESTS))
+    assert len(encoded) == 4
+    assert all(encoded), "every encode worker has encoded"
+    # Equal pictures that are asked about at once are encoded once.
+    assert sum(encoded) > 1.5 * pictures, "encode workers encoded what was asked about in e-pd and in e-p-d"
+    differ = {kind: [n for n in range(REQUESTS) if found[kind][n] != found["agg"][n]] for kind in ("e-pd", "e-p-d")}
+    told = f"{REQUESTS} requests, {pictures} pictures, {sum(map(len, found['agg']))} tokens in each topology"
+    print(f"\n{family or 'demo'}: {told}; otherwise than agg: {differ}")  # noqa: T201
+    assert len(set(found["agg"])) > REQUESTS // 8, "answers tell requests apart"
+    assert differ == {"e-pd": [], "e-p-d": []}
