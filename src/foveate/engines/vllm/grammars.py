@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 import numpy as np
+from blake3 import blake3
 from setproctitle import setproctitle
 from vllm import SamplingParams
 from vllm.config import VllmConfig
@@ -100,7 +101,8 @@ class Grammars:
     async def check(self, outputs: StructuredOutputsParams, param: str) -> None:
         """Return when vLLM may be given ``outputs``. Raises InvalidParameter, QueueFull."""
         asked = msgspec.msgpack.encode(_fields(outputs))
-        verdict = self._verdicts.get(asked)
+        known_by = blake3(asked).digest()  # a constraint may have 64 KiB
+        verdict = self._verdicts.get(known_by)
         if verdict is None:
             if self._waiting >= WAITING_MAX:
                 raise QueueFull(detail=f"{self._waiting} constraints wait to be compiled", limit=WAITING_MAX)
@@ -109,11 +111,11 @@ class Grammars:
                 verdict = await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, asked)
             finally:
                 self._waiting -= 1
-            self._verdicts[asked] = verdict
+            self._verdicts[known_by] = verdict
             if len(self._verdicts) > VERDICTS_MAX:
                 self._verdicts.popitem(last=False)
         else:
-            self._verdicts.move_to_end(asked)
+            self._verdicts.move_to_end(known_by)
         if verdict.refusal:
             raise InvalidParameter(f"{param} cannot be used. {verdict.refusal}", param=param)
 
