@@ -23,7 +23,6 @@ from foveate.observe.records import OUTCOMES, TOPOLOGIES
 FetchOutcome = Literal["fetched", "not_modified", "refused", "rejected", "too_large", "failed", "timeout", "cancelled"]
 FETCH_OUTCOMES: Final[tuple[FetchOutcome, ...]] = get_args(FetchOutcome)
 CacheName = Literal["processor", "encoder"]
-CACHES: Final[tuple[CacheName, ...]] = get_args(CacheName)
 """Those whose keys are contents. The media cache is apart: its keys are URLs, and its entries' time runs out."""
 CacheGroup = CacheName | Literal["media"]
 COMPARED: Final = ("compared", "rows_differ", "not_finite", "failed", "skipped")
