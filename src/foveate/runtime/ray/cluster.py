@@ -204,4 +204,4 @@ async def _answer(reference: Any) -> Any:
     try:
         return await reference
     except RayError as error:
-        raise HostLost(f"{type(error).__name__}: {error}") from error
+        raise HostLost(f"{type(error).__name__}: {getattr(error, 'cause', None) or error}") from error

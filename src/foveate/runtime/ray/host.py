@@ -26,6 +26,8 @@ from foveate.runtime.named_bytes import written_by_worker
 from foveate.runtime.port import Progress, WorkerSpec
 from foveate.runtime.ray.parcel import BEAT_SECONDS, Parcel, add_bytes, machine, unpack_bytes
 
+_UNREAD_MAX: Final = 100_000
+"""Parcels that may wait for the gateway to read them; most are a token's."""
 _PARCELS_MAX: Final = 64
 _PARCELS_BYTES_MAX: Final = 32 * 2**20
 """What one answer to :meth:`WorkerHost.poll` holds at most, but for a single larger parcel."""
@@ -141,6 +143,8 @@ class WorkerHost:
 
     def _put(self, parcel: Parcel) -> None:
         self._parcels.append(parcel)
+        if len(self._parcels) > _UNREAD_MAX and self._worker is not None:
+            self._worker.kill()  # the gateway does not read, or cannot: what it would read is of no use any more
         self._more.set()
 
 
