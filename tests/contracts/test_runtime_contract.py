@@ -78,7 +78,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     local = request.param == "local"
     shared: list[Runtime] = [LocalRuntime(Arena(4 * MIB))] if local else request.getfixturevalue("ray_runtimes")
     if not shared:
-        shared.append(await connected(Arena(4 * MIB)))
+        shared.append(await connected(Arena(64 * MIB)))  # of all tests together
     bench = Bench(shared[0])
     yield bench
     if local:

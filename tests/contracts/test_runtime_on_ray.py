@@ -18,7 +18,7 @@ from foveate.runtime.arena import Arena
 @pytest.fixture
 async def bench(ray_runtimes: list[Any]) -> AsyncIterator[Bench]:
     if not ray_runtimes:
-        ray_runtimes.append(await connected(Arena(4 * MIB)))
+        ray_runtimes.append(await connected(Arena(64 * MIB)))
     bench = Bench(ray_runtimes[0])
     yield bench
     for worker in bench.workers:
