@@ -328,6 +328,8 @@ def test_tools_and_their_answers_are_in_the_prompt(http: httpx.Client) -> None:
     [
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tool_choice": "required", "tools": [WEATHER], "structured_outputs": {"choice": ["a"]}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": [WEATHER], "response_format": {"type": "json_object"}}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "absent"}}}, "tool_choice"),
         (
             {

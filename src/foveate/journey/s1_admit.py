@@ -60,7 +60,7 @@ def judge_parameters(job: Job) -> None:
 
 
 def judge_tools(job: Job) -> None:
-    """Refuse calls that the engine cannot find in an answer. Raises UnsupportedParameter."""
+    """Refuse calls that the engine cannot find in an answer. Raises UnsupportedParameter, InvalidParameter."""
     use, features = job.request.tool_use, job.serving.engine.features
     if use is None or use.choice == "none":
         return
@@ -69,6 +69,13 @@ def judge_tools(job: Job) -> None:
     if use.choice == "auto" and AUTO_FEATURE not in features:
         raise UnsupportedParameter(
             "This server does not know how its model writes calls, so tool_choice should be none, required or a function.",
+            param="tool_choice",
+        )
+    if use.choice in ("required", "named") and job.request.sampling.structured_outputs is not None:
+        # vLLM would hold the answer to the calls' schema and drop the other without a word.
+        raise InvalidParameter(
+            "An answer that must be a call of a tool cannot be held to another form too: leave out response_format and structured_outputs, "
+            "or tool_choice.",
             param="tool_choice",
         )
 

@@ -53,15 +53,6 @@ class SplitFleet(Fleet):
         await super().stop(seconds_max=seconds_max)
         self._room.close()
 
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """What each process does, in order."""
-        return tuple(self._roles[member] for member in self._members)
-
-    def set_roles(self, roles: Sequence[Role]) -> None:
-        """Give the processes other roles, for requests from now on."""
-        self._roles = dict(zip(self._members, roles, strict=True))
-
     def _encoders(self) -> list[Member]:
         return [
             member for member in self._usable() if isinstance(member.engine, EmbeddedEngine) and member.engine.encodes
