@@ -170,7 +170,8 @@ def hostile_bodies() -> Iterator[Sent]:
     picture = image(url_of(one("red", "circle")))
     yield sent("five pictures", chat(user(*[picture] * 5, "x")), (400, "too_many_images"))
     yield sent("base64", ask("data:image/png;base64,AAA!"), (400, "invalid_data_url"))
-    yield sent("part", chat(user({"type": "image_embeds", "image_embeds": "AAAA"})), (400, "invalid_content_part"))
+    yield sent("part", chat(user({"type": "hologram", "hologram": "AAAA"})), (400, "invalid_content_part"))
+    yield sent("embeds", chat(user({"type": "image_embeds", "image_embeds": "AAAA"})), (400, "embeddings_not_accepted"))
     yield sent("unknown", {**chat(user("x")), "SECRET": 1}, (400, "invalid_parameter"))
     yield sent("model", {**chat(user("x")), "model": "SECRET"}, (404, "model_not_found"))
     for name, data in (("json", b'{"messages": ['), ("deep", b"[" * 300_000), ("bytes of no text", b"\xff" * 300_000)):

@@ -70,6 +70,7 @@ ROUTES: Final = {
     "/admin/cost": "GET",
     "/admin/cost/requests/{id}": "GET",
     "/admin/slo": "GET",
+    "/admin/topology": "PUT",
 }
 BODIES: Final = ("/v1/chat/completions", "/v1/completions", "/v1/estimate")
 REFUSED: Final = ("/v1/models/{model}", *(path for path in ROUTES if path.startswith("/admin/")))
