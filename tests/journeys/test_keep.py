@@ -43,8 +43,7 @@ class Run:
 
     def counted(self, name: str) -> dict[str, float]:
         """Return a counter's series, by label."""
-        family = next(family for family in self.tools.metrics.collect() if family.name == name.removesuffix("_total"))
-        return {",".join(s.labels.values()): s.value for s in family.samples if s.name == name and s.value}
+        return {",".join(labels): value for labels, value in self.tools.metrics.values(name).items() if value}
 
     @property
     def restored(self) -> tuple[float, dict[str, float]]:
