@@ -146,7 +146,7 @@ async def test_a_version_too_far_from_the_old_one_is_rolled_back(tried: Journey,
     await eventually(canary, lambda now: now.still_ending == 0)
 
 
-async def raises_anything(model: str) -> Serving:
+async def raises_anything(model: str, encoder: str | None) -> Serving:
     raise KeyError(model)
 
 
