@@ -37,7 +37,8 @@ def user(*parts: str | ImagePart) -> list[Turn]:
 
 
 def controls(model: Loaded) -> set[int]:
-    return set(model.their_processor.tokenizer.added_tokens_decoder)
+    added = model.their_processor.tokenizer.added_tokens_decoder
+    return {token for token, what in added.items() if what.content.strip()}  # Gemma's line breaks steer nothing
 
 
 @pytest.mark.parametrize("name", NAMES)
