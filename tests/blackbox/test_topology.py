@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.blackbox.conftest import SMALL
@@ -14,17 +16,22 @@ from tests.blackbox.server import Server, eventually
 from tests.blackbox.test_resilience import CHAT, assert_well, under_load
 
 
-@pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with two encode workers and no vision tower in its engine."""
-    shared = Server(
-        tmp_path_factory.mktemp("apart"), *SMALL, "--topology", "e-pd", "--encoders", "2", "--topology-fallback", "off"
-    )
+@contextmanager
+def served(directory: Path, *flags: str) -> Iterator[Server]:
+    shared = Server(directory, *SMALL, *flags)
     try:
         yield shared
         shared.stop()
     finally:
         shared.kill_all()
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with two encode workers and no vision tower in its engine."""
+    flags = ("--topology", "e-pd", "--encoders", "2", "--topology-fallback", "off")
+    with served(tmp_path_factory.mktemp("apart"), *flags) as server:
+        yield server
 
 
 def test_pictures_are_encoded_there_and_every_stage_is_timed(apart: Server) -> None:
@@ -53,14 +60,9 @@ def test_no_request_fails_when_a_worker_dies_or_hangs(how: signal.Signals, apart
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose prompts are prefilled by one process and answered by another; the first stands in for encode workers too."""
-    shared = Server(
-        tmp_path_factory.mktemp("split"), *SMALL, "--topology", "e-p-d", "--encoders", "1", "--engine-hang-seconds", "1"
-    )
-    try:
-        yield shared
-        shared.stop()
-    finally:
-        shared.kill_all()
+    flags = ("--topology", "e-p-d", "--encoders", "1", "--engine-hang-seconds", "1")
+    with served(tmp_path_factory.mktemp("split"), *flags) as server:
+        yield server
 
 
 def test_prefill_and_token_decode_apart(split: Server) -> None:

@@ -30,6 +30,7 @@ from foveate.encoders.ticket import Ticket
 from foveate.encoders.workers import PoolConfig, Workers
 from foveate.observe.load import Load
 from foveate.runtime.port import Runtime
+from foveate.runtime.settled import settled
 
 logger = logging.getLogger(__name__)
 
@@ -185,16 +186,7 @@ class EncoderPool:
         for seat in self._workers.seats:
             if ticket in seat.held:
                 seat.cancel(ticket)
-        again = False
-        while not ticket.outcome.done():
-            try:
-                await asyncio.wait({ticket.outcome})
-            except asyncio.CancelledError:
-                again = True  # cancelled twice: the slots are still in use
-        if not ticket.outcome.cancelled():
-            ticket.outcome.exception()  # retrieved: the caller hears of its own cancellation or deadline instead
-        if again:
-            raise asyncio.CancelledError
+        await settled(ticket.outcome)
 
     # -------------------------------------------------------------------------------------------------- who gets what
 

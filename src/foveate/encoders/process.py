@@ -7,8 +7,6 @@ unexpectedly: the gateway then gives its pictures to another worker.
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from typing import Any
 
 import msgspec
@@ -18,6 +16,7 @@ from foveate.encoders.worker import EncoderThread
 from foveate.models.loading import load_vision
 from foveate.models.own_encoder import load_own_tower
 from foveate.models.port import VisionTower
+from foveate.runtime.dying_threads import end_with_any_thread
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
 
@@ -29,7 +28,7 @@ _CLOSE_SECONDS = 10.0
 def main(context: WorkerContext) -> None:
     """Entry point of the worker. Raises StartupError when the model cannot be loaded."""
     config = msgspec.convert(context.spec.config, EncoderConfig)
-    threading.excepthook = _end_process
+    end_with_any_thread(_LOG)
     tower = _load(config, context)
     encoder = EncoderThread(
         tower,
@@ -66,12 +65,3 @@ def dispatch(message: Any, encoder: EncoderThread, context: WorkerContext) -> No
             encoder.cancel(message)
         case Ping():
             context.send(Pong())
-
-
-def _end_process(failed: threading.ExceptHookArgs) -> None:
-    error = failed.exc_value
-    if error is None or isinstance(error, SystemExit):
-        return
-    _LOG.critical("the encoder's thread ended; so does the process", exc_info=error)
-    logging.shutdown()
-    os._exit(70)  # EX_SOFTWARE; the main thread waits in a read that nothing else would end

@@ -22,7 +22,7 @@ from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeD
 from foveate.encoders.shape import picture_shape
 from foveate.encoders.tensors import read_tensors, write_embeddings
 from foveate.models.port import Embeddings, VisionTower
-from foveate.runtime.port import ArenaAccess
+from foveate.runtime.port import ArenaAccess, WorkerContext
 
 _LOG = logging.getLogger("foveate.encoder")
 
@@ -178,3 +178,36 @@ class EncoderThread:
 
     def _reject(self, work: Encode, error: FoveateError) -> None:
         self._post.send(EncodeRejected(work.job_id, error.record()))
+
+
+class EncoderBounds(Protocol):
+    """What the configuration of a process with a language model says of its encoder; fields are the settings of the same names."""
+
+    @property
+    def encoder_queue_max(self) -> int:
+        """Pictures that may wait."""
+        ...
+
+    @property
+    def encoder_batch_max(self) -> int:
+        """Pictures of a batch."""
+        ...
+
+    @property
+    def encoder_batch_tokens_max(self) -> int:
+        """Visual tokens of a batch."""
+        ...
+
+
+def start_encoder(tower: VisionTower, context: WorkerContext, bounds: EncoderBounds) -> EncoderThread:
+    """Return the thread that encodes beside a language model, started."""
+    encoder = EncoderThread(
+        tower,
+        context,
+        queue_max=bounds.encoder_queue_max,
+        batch_max=bounds.encoder_batch_max,
+        batch_tokens_max=bounds.encoder_batch_tokens_max,
+        threads=context.spec.threads,
+    )
+    encoder.start()
+    return encoder

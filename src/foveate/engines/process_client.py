@@ -36,6 +36,7 @@ from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent,
 from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
 from foveate.runtime.pulse import TICK_SECONDS, Pong, Pulse
+from foveate.runtime.settled import settled
 
 _LOG = logging.getLogger("foveate.engine")
 
@@ -62,20 +63,13 @@ class _Stream:
         return event
 
     async def closed(self) -> None:
-        """Wait, however often this is cancelled itself, until the request has ended or was dropped."""
-        cancelled = False
+        """Wait until the request has ended or was dropped."""
         while True:
-            try:
-                event = await self._next()
-            except asyncio.CancelledError:
-                cancelled = True
-                continue
+            event = await self._next()
             if isinstance(event, (Cancelled, FailEvent, FoveateError)) or (
                 isinstance(event, FinishEvent) and event.last
             ):
-                break
-        if cancelled:
-            raise asyncio.CancelledError
+                return
 
     async def _next(self) -> EngineEvent | Cancelled | FoveateError:
         while not self._events:
@@ -319,7 +313,7 @@ class ProcessEngine:
                 if not ended:
                     worker.send(Cancel(request_id))
                 if not begun:
-                    await stream.closed()
+                    await settled(asyncio.ensure_future(stream.closed()))
             finally:
                 if begun:
                     self._load.llm_running -= 1
@@ -360,13 +354,4 @@ class ProcessEngine:
     async def _settle(self, worker: Worker, job_id: int, future: asyncio.Future[EncodedImage]) -> None:
         """Cancel a picture and wait until the process has let go of its slots (it answers, or it ends)."""
         worker.send(CancelEncode(job_id))
-        again = False
-        while not future.done():
-            try:
-                await asyncio.wait({future})
-            except asyncio.CancelledError:
-                again = True  # cancelled twice: the slots are still in use
-        if not future.cancelled():
-            future.exception()  # retrieved: the caller hears of its own cancellation or deadline instead
-        if again:
-            raise asyncio.CancelledError
+        await settled(future)

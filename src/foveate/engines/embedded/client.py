@@ -23,6 +23,7 @@ from foveate.engines.messages import Cancel
 from foveate.engines.port import EngineEvent, EngineWork, FailEvent
 from foveate.engines.process_client import ProcessEngine
 from foveate.runtime.port import Runtime
+from foveate.runtime.settled import settled
 
 ENTRY = "foveate.engines.embedded.process:main"
 
@@ -52,10 +53,10 @@ class EmbeddedEngine(ProcessEngine):
         """
         request_id = work.request_id
         result: asyncio.Future[Prefilled] = asyncio.get_running_loop().create_future()
-        free = asyncio.Event()
+        free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         worker = self._usable_worker()
         worker.send(Prefill(work, submitted_at, out))
-        self._prefilling[request_id], self._lent[request_id] = result, free.set
+        self._prefilling[request_id], self._lent[request_id] = result, lambda: free.set_result(None)
         self._load.llm_waiting += 1
         try:
             done, _ = await asyncio.wait({result}, timeout=max(0.0, work.deadline - now()))
@@ -66,7 +67,7 @@ class EmbeddedEngine(ProcessEngine):
             if not result.done():
                 worker.send(Cancel(request_id))
             try:
-                await _surely(free)
+                await settled(free)
             finally:
                 self._load.llm_waiting -= 1
                 del self._prefilling[request_id]
@@ -115,15 +116,3 @@ class EmbeddedEngine(ProcessEngine):
         on_free = self._lent.pop(request_id, None)
         if on_free is not None:
             on_free()
-
-
-async def _surely(event: asyncio.Event) -> None:
-    """Wait for it, however often this is cancelled."""
-    cancelled = False
-    while not event.is_set():
-        try:
-            await event.wait()
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError

@@ -61,11 +61,6 @@ class KvRoom:
             self._arena.release(region)
 
     @property
-    def bytes_used(self) -> int:
-        """Bytes that are taken."""
-        return self._ranges.used
-
-    @property
     def waiting(self) -> int:
         """Prompts that wait for room."""
         return len(self._waiting)

@@ -7,9 +7,7 @@ process with it, so that the gateway restarts the engine instead of waiting for 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 
 from foveate.decisions.batching import BatchLimits
 from foveate.encoders.messages import CancelEncode, Encode
-from foveate.encoders.worker import EncoderThread
+from foveate.encoders.worker import EncoderThread, start_encoder
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.handover import handover_size
@@ -29,6 +27,7 @@ from foveate.engines.port import EngineInfo
 from foveate.models.loading import EncoderFacts, load_language, load_vision_and_language
 from foveate.models.own_encoder import load_own_tower, own_facts
 from foveate.models.port import LanguageModel, VisionTower
+from foveate.runtime.dying_threads import end_with_any_thread
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
 
@@ -46,14 +45,14 @@ def main(context: WorkerContext) -> None:
     """Entry point of the worker. Raises StartupError when the model cannot be loaded."""
     config = msgspec.convert(context.spec.config, EmbeddedConfig)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    threading.excepthook = _end_process
+    end_with_any_thread(_LOG)
     torch.set_num_threads(context.spec.threads)
     tower, model = _load(config, context)
     vocabulary = Vocabulary.load(Path(config.model_dir))
     device = torch.device(config.device)
     context.send(Progress("warming up"))
     kv_bytes = warm_up(model, device)
-    encoder = None if isinstance(tower, EncoderFacts) else _encoder(tower, config, context)
+    encoder = None if isinstance(tower, EncoderFacts) else start_encoder(tower, context, config)
     loop = GenerationLoop(
         model,
         vocabulary,
@@ -101,19 +100,6 @@ def _load(config: EmbeddedConfig, context: WorkerContext) -> tuple[VisionTower |
     return tower, model
 
 
-def _encoder(tower: VisionTower, config: EmbeddedConfig, context: WorkerContext) -> EncoderThread:
-    encoder = EncoderThread(
-        tower,
-        context,
-        queue_max=config.encoder_queue_max,
-        batch_max=config.encoder_batch_max,
-        batch_tokens_max=config.encoder_batch_tokens_max,
-        threads=context.spec.threads,
-    )
-    encoder.start()
-    return encoder
-
-
 def dispatch(message: Any, loop: GenerationLoop, encoder: EncoderThread | None) -> None:
     """Hand a message to the thread it is for."""
     match message:
@@ -146,13 +132,3 @@ def warm_up(model: LanguageModel, device: torch.device) -> tuple[int, int]:
             model.decode(tokens, torch.full((rows,), positions.next, device=device), kv.cache, kv.mask(device))
             kv.advance()
     return handover_size(cache, logits)
-
-
-def _end_process(failed: threading.ExceptHookArgs) -> None:
-    name = failed.thread.name if failed.thread is not None else "?"
-    error = failed.exc_value
-    if error is None or isinstance(error, SystemExit):
-        return
-    _LOG.critical("the %s thread ended; so does the process", name, exc_info=error)
-    logging.shutdown()
-    os._exit(70)  # EX_SOFTWARE; the main thread waits in a read that nothing else would end

@@ -19,7 +19,7 @@ import msgspec
 
 from foveate.core.errors import EncodeFailed, StartupError
 from foveate.encoders.messages import CancelEncode, Encode, EncodeRejected
-from foveate.encoders.worker import EncoderThread
+from foveate.encoders.worker import EncoderThread, start_encoder
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo
@@ -28,7 +28,7 @@ from foveate.engines.vllm.environment import before_import, before_start
 from foveate.engines.vllm.versions import check_interfaces, check_version
 from foveate.models.loading import load_vision, read_vision
 from foveate.models.own_encoder import load_own_tower
-from foveate.models.port import VisionTower
+from foveate.runtime.dying_threads import end_with_any_thread
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
 
@@ -43,7 +43,7 @@ _CLOSE_SECONDS = 1.0
 def main(context: WorkerContext) -> None:
     """Entry point of the worker. Raises StartupError when the model cannot be loaded or vLLM cannot take it."""
     config = msgspec.convert(context.spec.config, VllmConfig)
-    threading.excepthook = _end_process
+    end_with_any_thread(_LOG)
     before_import()
     before_start(config, threads=context.spec.threads)
     asyncio.run(_serve(context, config))
@@ -117,21 +117,8 @@ def _with_our_encoder(
         embedding_dtype=tower.embedding_dtype,
         embedding_levels=tower.embedding_levels,
     )
-    encoder = _encoder(tower, config, context) if config.encoder else None
+    encoder = start_encoder(tower, context, config) if config.encoder else None
     return prompts, encoder, info
-
-
-def _encoder(tower: VisionTower, config: VllmConfig, context: WorkerContext) -> EncoderThread:
-    encoder = EncoderThread(
-        tower,
-        context,
-        queue_max=config.encoder_queue_max,
-        batch_max=config.encoder_batch_max,
-        batch_tokens_max=config.encoder_batch_tokens_max,
-        threads=context.spec.threads,
-    )
-    encoder.start()
-    return encoder
 
 
 def _with_its_own(context: WorkerContext, config: VllmConfig, engine: Any) -> tuple[Any, PixelPrompts, EngineInfo]:
@@ -206,13 +193,3 @@ async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread | N
 
     threading.Thread(target=read, name="receive", daemon=True).start()
     await ended.wait()
-
-
-def _end_process(failed: threading.ExceptHookArgs) -> None:
-    name = failed.thread.name if failed.thread is not None else "?"
-    error = failed.exc_value
-    if error is None or isinstance(error, SystemExit):
-        return
-    _LOG.critical("the %s thread ended; so does the process", name, exc_info=error)
-    logging.shutdown()
-    os._exit(70)  # EX_SOFTWARE
