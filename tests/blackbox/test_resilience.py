@@ -96,7 +96,7 @@ def test_engine_killed_while_idle(plain: Server) -> None:
 
 def test_one_of_two_engines_killed(start: Callable[..., Server]) -> None:
     """Its stream ends once; what had no token is answered by the other, whose stream goes on, and the server is ready all the while."""
-    server = start("--engines", "2", "--engine-batch-size-max", "1")
+    server = start("--engines", "2", "--engine-batch-size-max", "1", "--engine-hang-seconds", "100")
     endless = chat(user("Hello!"), stream=True, ignore_eos=True, max_tokens=3000)
     pictures = [url_of(one("blue", "square", seed=8 * number)) for number in range(6)]
     with server.client(seconds=180) as http, ThreadPoolExecutor(8) as pool, ExitStack() as held:
@@ -105,10 +105,14 @@ def test_one_of_two_engines_killed(start: Callable[..., Server]) -> None:
         streams = [held.enter_context(http.stream("POST", CHAT, json=endless)).iter_lines() for _ in range(2)]
         for lines in streams:
             next(lines)
+        engines = [server.titled(f"foveate: engine {number}")[0] for number in (0, 1)]
+        for engine in engines:  # or a stream might end before all wait
+            engine.suspend()
         waiting = [pool.submit(http.post, CHAT, json=ask(picture)) for picture in pictures]
         eventually("all to wait", lambda: server.metrics().total("foveate_engine_in_flight") == 8)
         assert server.metrics().total("foveate_engine_in_flight", engine="0") == 4
         server.kill("foveate: engine 0")
+        engines[1].resume()
         assert server.ready()
         ends = [[line for line in lines if line] for lines in streams]
         assert all(end[-1] == "data: [DONE]" for end in ends)

@@ -114,7 +114,8 @@ async def test_closing_early_frees_the_place_at_once(bench: Bench) -> None:
 
 async def test_a_full_queue_is_refused_and_others_are_answered(bench: Bench) -> None:
     count = 8 * len(bench.processes)
-    works = [bench.work(HELLO, sampling=Sampling(64, temperature=0, ignore_eos=True)) for _ in range(count)]
+    # So long that none ends while those that one process refuses are offered to the next.
+    works = [bench.work(HELLO, sampling=Sampling(400, temperature=0, ignore_eos=True)) for _ in range(count)]
     results = await asyncio.gather(*(bench.answer(work) for work in works), return_exceptions=True)
     refused = [result for result in results if isinstance(result, FoveateError)]
     assert {error.code for error in refused} == {"queue_full"}

@@ -309,6 +309,7 @@ def test_a_file_that_does_not_fit_fails_its_request_alone(
 
 def test_too_many_are_refused_and_the_others_answered(http: httpx.Client, gateway: Server) -> None:
     question = asking(text("hi"), max_tokens=32, ignore_eos=True)
+    eventually("all its places to be given", lambda: gateway.metrics().total("foveate_upstream_share") == 1)
     with ThreadPoolExecutor(24) as pool:
         answers = list(pool.map(lambda _: http.post(CHAT, json=question), range(24)))
     refusals = [answer for answer in answers if answer.status_code != 200]
