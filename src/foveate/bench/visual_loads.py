@@ -73,11 +73,16 @@ def make_load(name: str, requests: int, round_: int, pictures: Pictures) -> Load
         freshness = FETCHED_AGAIN if name == "c-again" else CACHEABLE
         hot = [pictures.new(freshness) for _ in range(HOT)]
         warm += [Ask(1.0 + 0.5 * number, "multimodal", "", _shown([url, url], 0)) for number, url in enumerate(hot)]
-        repeated = 0.0 if name == "b" else REPEATED
-        for number, at in enumerate(arrivals(MULTIMODAL_PER_SECOND, requests - texts, chooser)):
-            shown = [
-                chooser.choice(hot) if chooser.random() < repeated else pictures.new(freshness) for _ in range(PICTURES)
-            ]
+        moments = arrivals(MULTIMODAL_PER_SECOND, requests - texts, chooser)
+        # Exactly that share of them in every round: drawn one by one, it would be the luck of the draw whether the median request is new.
+        repeated = [
+            number < (0 if name == "b" else REPEATED) * PICTURES * len(moments)
+            for number in range(PICTURES * len(moments))
+        ]
+        chooser.shuffle(repeated)
+        for number, at in enumerate(moments):
+            again = repeated[PICTURES * number : PICTURES * (number + 1)]
+            shown = [chooser.choice(hot) if each else pictures.new(freshness) for each in again]
             asks.append(Ask(at, "multimodal", f"{round_} {name} {number}", _shown(shown, number)))
     return Load(name, tuple(warm), tuple(asks))
 
