@@ -62,7 +62,7 @@ def split(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], Non
 
 ENGINES: dict[str, Callable[..., Any]] = {
     "embedded": embedded,
-    "vllm": vllm,
+    "vllm": partial(vllm, embeddings="inline"),
     "vllm, embeddings by name": partial(vllm, embeddings="connector"),
     "fleet": fleet,
     "split": split,

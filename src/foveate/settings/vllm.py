@@ -15,8 +15,8 @@ class VllmSettings(Section):
         0, "Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself (gpu_memory_utilization).", low=0
     )
     embeddings: Literal["inline", "connector"] = setting(
-        "inline",
-        "How embeddings reach vLLM's workers: with the request, or by name from memory files that they map (docs/vllm.md).",
+        "connector",
+        "How embeddings reach vLLM's workers: by name, from memory files that they map, or with the request (docs/vllm.md).",
     )
     embeddings_bytes_max: Bytes = setting(
         256 * MiB,

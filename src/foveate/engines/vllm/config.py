@@ -39,7 +39,7 @@ class VllmConfig(msgspec.Struct, frozen=True):
     """``package.module:Class`` of an operator's own vision encoder; empty: the checkpoint's."""
     kv_cache_bytes: int = 0
     """Bytes of KV cache; 0: 1 GiB on a CPU, elsewhere what vLLM takes by itself."""
-    embeddings: Literal["inline", "connector"] = "inline"
+    embeddings: Literal["inline", "connector"] = "connector"
     embeddings_bytes_max: int = 256 << 20
     step_seconds_max: float = 120.0
     eager: bool = True
