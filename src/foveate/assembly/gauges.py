@@ -22,7 +22,7 @@ from foveate.journey.in_flight_limits import QUANTITIES
 from foveate.journey.roll_out import RollOut
 from foveate.journey.tools import Tools
 from foveate.observe.cost import CostBook, Prices
-from foveate.observe.gpu import Gpus
+from foveate.observe.gpu import Gpu, Gpus
 from foveate.observe.load import Load
 from foveate.observe.loop_lag import LoopLag
 from foveate.observe.metrics import Metrics, Reading
@@ -87,11 +87,15 @@ def bind_load(metrics: Metrics, load: Load, runtime: Runtime) -> None:
     metrics.bind("foveate_llm_waiting", lambda: load.llm_waiting)
     metrics.bind("foveate_llm_running", lambda: load.llm_running)
     metrics.bind("foveate_process_resident_bytes", lambda: resident_bytes(runtime.processes()))
-    metrics.bind("foveate_gpu_utilisation", lambda: {gpu: one.utilisation for gpu, one in gpus.read().items()})
-    metrics.bind(
-        "foveate_gpu_memory_used_bytes", lambda: {gpu: one.memory_used_bytes for gpu, one in gpus.read().items()}
-    )
-    metrics.bind("foveate_gpu_memory_bytes", lambda: {gpu: one.memory_bytes for gpu, one in gpus.read().items()})
+
+    def bind_gpu(name: str, read: Callable[[Gpu], float]) -> None:
+        metrics.bind(
+            f"foveate_gpu_{name}", lambda: {gpu: read(one) for gpu, one in gpus.read().items()}, waits=gpus.present
+        )
+
+    bind_gpu("utilisation", lambda one: one.utilisation)
+    bind_gpu("memory_used_bytes", lambda one: one.memory_used_bytes)
+    bind_gpu("memory_bytes", lambda one: one.memory_bytes)
     assert not metrics.unbound(), f"nobody answers for {metrics.unbound()}"
 
 

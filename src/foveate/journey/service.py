@@ -313,5 +313,9 @@ class Journey:
             self.ended(job, outcome, failure)
 
     async def metrics(self) -> tuple[bytes, str]:
-        """The Prometheus exposition and its content type, rendered off the event loop."""
-        return await asyncio.to_thread(self.tools.metrics.exposition)
+        """The Prometheus exposition and its content type.
+
+        It is rendered on the event loop, which a thread would only share the interpreter with; where what is read may wait, in one.
+        """
+        metrics = self.tools.metrics
+        return await asyncio.to_thread(metrics.exposition) if metrics.waits else metrics.exposition()

@@ -42,6 +42,11 @@ class Gpus:
             return
         self._nvml = nvml
 
+    @property
+    def present(self) -> bool:
+        """Whether there is a driver to ask, which may take its time."""
+        return self._nvml is not None
+
     def read(self) -> dict[str, Gpu]:
         """Return the GPUs by their number; none where they cannot be asked."""
         if self._nvml is None:

@@ -69,6 +69,8 @@ class Metrics:
         self._counted: dict[str, list[tuple[tuple[str, ...], _Number]]] = {metric.name: [] for metric in METRICS}
         self._observed: dict[str, list[_Distribution]] = {metric.name: [] for metric in METRICS}
         self._reads: dict[str, Callable[[], Reading]] = {}
+        self.waits = False
+        """Whether something bound may wait, for a driver say."""
         for metric in METRICS:
             if not metric.labels and not metric.read:
                 self._new((metric.name,), metric.kind)
@@ -112,13 +114,15 @@ class Metrics:
             series.counts[index] += count
         series.sum += total
 
-    def bind(self, name: str, read: Callable[[], Reading]) -> None:
+    def bind(self, name: str, read: Callable[[], Reading], *, waits: bool = False) -> None:
         """Have a metric that the table marks as read answered by ``read``.
 
-        It may be called from any thread, and must not wait. Raises ValueError when the metric is counted here.
+        It may be called from any thread, and must not wait unless ``waits`` says that it does. Raises ValueError when the metric is
+        counted here.
         """
         if not self._table[name].read:
             raise ValueError(f"{name} is counted, not read")
+        self.waits = self.waits or waits
         self._reads[name] = read
 
     def bind_cache(self, cache: CacheGroup, stats: Callable[[], CacheStats]) -> None:
@@ -159,7 +163,7 @@ class Metrics:
     def exposition(self) -> tuple[bytes, str]:
         """Render everything in the order of the table; return the body and its content type. A bound function's error passes through.
 
-        Takes a few milliseconds of processor time, and what is bound may read files: call it from a thread, not on the event loop.
+        Takes a few milliseconds of processor time. Call it from a thread where it :attr:`waits`.
         """
         parts: list[str] = []
         for metric in METRICS:

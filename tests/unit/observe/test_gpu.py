@@ -25,7 +25,9 @@ def test_without_a_driver_there_are_no_gpus() -> None:
 
 
 def test_without_the_library_there_are_no_gpus() -> None:
-    assert Gpus("pynvml_that_is_not_installed").read() == {}
+    gpus = Gpus("pynvml_that_is_not_installed")
+    assert not gpus.present
+    assert gpus.read() == {}
 
 
 def test_what_the_library_says_is_told_and_its_failure_costs_the_figures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +40,7 @@ def test_what_the_library_says_is_told_and_its_failure_costs_the_figures_alone(m
     answers.nvmlDeviceGetMemoryInfo = lambda index: SimpleNamespace(used=index + 1, total=8)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, answers.__name__, answers)
     gpus = Gpus(answers.__name__)
+    assert gpus.present
     assert gpus.read() == {"0": Gpu(0.0, 1, 8), "1": Gpu(0.5, 2, 8)}
 
     def lost(index: int) -> None:

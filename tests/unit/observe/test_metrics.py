@@ -90,6 +90,15 @@ def test_bound_values_are_read_at_scrape_time() -> None:
     assert scrape(metrics)["foveate_arena_used_bytes", ()] == 7
 
 
+def test_one_that_waits_is_known() -> None:
+    metrics = Metrics()
+    metrics.bind("foveate_arena_used_bytes", lambda: 1)
+    assert not metrics.waits
+    metrics.bind("foveate_gpu_utilisation", dict, waits=True)
+    metrics.bind("foveate_arena_capacity_bytes", lambda: 1)
+    assert metrics.waits
+
+
 def test_a_bound_label_value_outside_the_set_is_refused() -> None:
     metrics = Metrics()
     metrics.bind("foveate_encoder_cache_evictions_total", lambda: {"whim": 1.0})
