@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import pytest_asyncio
 from tests.contracts.bench import MODEL, Bench
@@ -30,6 +31,7 @@ from foveate.encoders.workers import PoolConfig
 from foveate.models.loading import ModelFiles
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
+from foveate.runtime.tensors import read_bundle, write_bundle
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -145,6 +147,30 @@ async def test_a_worker_that_dies_or_hangs_costs_no_picture(how: signal.Signals,
     assert {both.bytes_of(image) for image in found} == {expected}
     while both.pool.alive < 2:
         await asyncio.sleep(0.05)
+
+
+async def test_a_worker_has_encoded_a_picture_before_it_is_given_one(runtime: LocalRuntime) -> None:
+    """The first one, and one that takes the place of one that was killed; the row of failures knows nothing of it."""
+    config = EncoderConfig(MODEL.directory, own_encoder="tests.counting_encoder:Counting")
+    pool = EncoderPool(runtime, PoolConfig(1, config, start_seconds_max=280))
+    await pool.start()
+    try:
+        for restarts in (0, 1):
+            inputs = runtime.arena.allocate(64)
+            arrays = {"any": np.zeros(1, np.float32)}
+            prepared = PreparedImage("", 1, write_bundle(runtime.arena.view(inputs), inputs, arrays), {}, ())
+            image = await pool.encode(prepared, runtime.arena.allocate(4096), deadline=now() + 60)
+            (rows,) = read_bundle(runtime.arena.view(image.embeddings.slot), image.embeddings).values()
+            assert rows[0, 0] == 2, "it was the second picture of that process"
+            (seat,) = pool._workers.seats
+            assert (seat.restarts, seat.pictures_done, seat.health.failures) == (restarts, restarts + 1, 0)
+            if restarts == 0:
+                assert seat.worker is not None
+                seat.worker.kill()
+                while seat.restarts == 0 or not pool.alive:
+                    await asyncio.sleep(0.05)
+    finally:
+        await pool.stop(seconds_max=5)
 
 
 @pytest.mark.parametrize("family", ["demo", "qwen3_vl", "internvl"])

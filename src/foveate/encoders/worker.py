@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import torch
 
 from foveate.core.clock import now
-from foveate.core.errors import DeadlineExceeded, EncodeFailed, FoveateError, QueueFull
+from foveate.core.errors import DeadlineExceeded, EncodeFailed, FoveateError, QueueFull, StartupError
 from foveate.core.media import EncodedImage
 from foveate.core.stages import Span
 from foveate.decisions.batching import choose_encode_batch
@@ -61,11 +63,19 @@ class EncoderThread:
         self._queue: list[Encode] = []
         self._changed = threading.Condition()
         self._closing = False
+        self._first: Mapping[str, torch.Tensor] | None = None
+        self._begun: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, first: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Start the thread; given the inputs of a ``first`` picture, return when it has encoded that, for nobody.
+
+        What a tower and its thread set up on first use is then set up: threads of its own, kernels, memory. Raises StartupError when
+        the picture cannot be encoded.
+        """
+        self._first = first
         self._thread.start()
+        self._begun.result()
 
     def submit(self, *works: Encode) -> None:
         """Queue pictures, at once so that they may share a batch; those that find the queue full are answered so."""
@@ -102,6 +112,12 @@ class EncoderThread:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
+        try:
+            self._warm_up()
+        except Exception as error:
+            self._begun.set_exception(error)
+            return
+        self._begun.set_result(None)
         while True:
             with self._changed:
                 while not self._queue and not self._closing:
@@ -113,6 +129,20 @@ class EncoderThread:
                 self._reject(work, DeadlineExceeded(detail="the deadline passed in the encoder's queue"))
             if batch:
                 self._encode(batch)
+
+    def _warm_up(self) -> None:
+        first, self._first = self._first, None
+        if first is None:
+            return
+        try:
+            (result,) = self._tower.encode([first])
+        except Exception as error:
+            result = error
+        if isinstance(result, Exception):
+            raise StartupError(
+                f"The vision encoder cannot encode a picture: {type(result).__name__}: {str(result)[:200]}",
+                detail=repr(result),
+            ) from result
 
     def _take(self) -> tuple[list[Encode], list[Encode]]:
         moment = now()

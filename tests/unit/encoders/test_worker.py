@@ -12,6 +12,7 @@ import torch
 from tests.unit.engines.embedded.driver import Outbox
 
 from foveate.core.clock import now
+from foveate.core.errors import StartupError
 from foveate.core.media import PreparedImage
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.encoders.tensors import read_embeddings
@@ -33,12 +34,14 @@ class Tower:
         self.gate.set()
         self.entered = threading.Event()
         self.batches: list[int] = []
+        self.threads: set[str] = set()
 
     def encode(
         self, pictures: Sequence[Mapping[str, torch.Tensor]], *, together: bool = False
     ) -> list[Embeddings | Exception]:
         self.entered.set()
         self.gate.wait(30)
+        self.threads.add(threading.current_thread().name)
         self.batches.append(len(pictures))
         return [self._encode(picture["pixel_values"]) for picture in pictures]
 
@@ -187,3 +190,21 @@ def test_overdue_pictures_are_not_encoded(bench: Bench) -> None:
     bench.thread.submit(bench.job(deadline=-1))
     assert bench.answers(1)[0].error.code == "deadline_exceeded"
     assert bench.tower.batches == []
+
+
+def test_a_first_picture_warms_the_tower_on_its_own_thread_and_is_nobodys() -> None:
+    bench = Bench()
+    bench.thread.start({"pixel_values": torch.ones(4, WIDTH)})
+    assert (bench.tower.batches, bench.tower.threads) == ([1], {"encoder"})
+    bench.thread.submit(bench.job())
+    assert [type(message) for message in bench.answers(1)] == [EncodeDone]
+    assert bench.batches() == [[1]]
+    bench.thread.close(30)
+
+
+@pytest.mark.parametrize(("value", "said"), [(-1.0, "a negative picture"), (2e6, "device lost")])
+def test_a_tower_that_cannot_encode_the_first_picture_is_not_started(value: float, said: str) -> None:
+    bench = Bench()
+    with pytest.raises(StartupError, match=said):
+        bench.thread.start({"pixel_values": torch.full((4, WIDTH), value)})
+    bench.thread.close(30)
