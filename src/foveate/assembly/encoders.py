@@ -101,6 +101,21 @@ def encoders_of(
     return EncoderPool(runtime, config, local=engine if engine_encodes(settings) else None, load=load)
 
 
+def encoders_in_memory(settings: Settings, workers: int | None = None) -> int:
+    """Return how many encode workers may hold the model's vision tower in this machine's main memory, when there are most of them.
+
+    ``workers``: other than the settings say. An operator's own encoder has weights that nobody here can count.
+    """
+    chosen = settings.topology
+    if (chosen.encoder_device or settings.model.device) != "cpu" or settings.model.encoder:
+        return 0
+    if settings.runtime.kind == "ray":
+        return 0  # where they run is the cluster's to say
+    if workers is not None:
+        return workers
+    return 0 if chosen.kind == "agg" else max(chosen.encoders, chosen.encoders_max or 0)
+
+
 def scale_terms(settings: Settings) -> ScaleTerms | None:
     """Return by what the number of encode workers follows their queue; None where it is fixed."""
     chosen = settings.topology

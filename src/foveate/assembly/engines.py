@@ -62,6 +62,17 @@ def engine_processes(settings: Settings) -> int:
     return chosen.prefill + chosen.decode if chosen.kind == "e-p-d" else settings.engine.count
 
 
+def engines_in_memory(settings: Settings) -> int:
+    """Return how many of them hold it in this machine's main memory."""
+    if settings.runtime.kind == "ray":
+        return 0  # where they run is the cluster's to say
+    chosen, device = settings.topology, settings.model.device
+    if chosen.kind != "e-p-d":
+        return engine_processes(settings) if device == "cpu" else 0
+    roles = ((chosen.prefill, chosen.prefill_device), (chosen.decode, chosen.decode_device))
+    return sum(count for count, on in roles if (on or device) == "cpu")
+
+
 def _split(
     settings: Settings,
     files: ModelFiles,

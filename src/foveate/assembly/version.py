@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from foveate.assembly.encoders import encoders_of
-from foveate.assembly.engines import engine_of, engine_processes, spare_cores, takes_pixels
+from foveate.assembly.encoders import encoders_in_memory, encoders_of
+from foveate.assembly.engines import engine_of, engines_in_memory, spare_cores, takes_pixels
 from foveate.assembly.reference import agreed, reference_of
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
@@ -33,8 +33,13 @@ Say = Callable[[str], None]
 log = get_logger(__name__)
 
 
-async def find_model(path: str | None, settings: Settings, say: Say) -> tuple[ModelFiles, str]:
-    """Find the model and its name. Raises StartupError when there is none, or this machine's memory cannot hold it."""
+async def find_model(
+    path: str | None, settings: Settings, say: Say, *, encode_workers: int | None = None
+) -> tuple[ModelFiles, str]:
+    """Find the model and its name. Raises StartupError when there is none, or this machine's memory cannot hold it.
+
+    ``encode_workers``: other than the settings say.
+    """
     files = await asyncio.to_thread(resolve_model, path)
     name = served_name(settings, files)
     say(f"loading {name} ({files.family}); importing its libraries takes some seconds")
@@ -44,9 +49,11 @@ async def find_model(path: str | None, settings: Settings, say: Say) -> tuple[Mo
             f"pictures are encoded by {settings.model.encoder}: its embeddings are held to rows, width and finite values, and not compared "
             "with the checkpoint's"
         )
-    if settings.model.device == "cpu":
-        copies = engine_processes(settings)
-        await asyncio.to_thread(check_memory, files.directory, name, dtype=settings.model.dtype, copies=copies)
+    copies, towers = engines_in_memory(settings), encoders_in_memory(settings, encode_workers)
+    if copies or towers:
+        await asyncio.to_thread(
+            check_memory, files.directory, name, dtype=settings.model.dtype, copies=copies, towers=towers
+        )
     return files, name
 
 
@@ -132,8 +139,8 @@ def another_version(
             chosen = settings.model_copy(
                 update={"model": settings.model.model_copy(update={"encoder": encoder or None})}
             )
-        files, name = await find_model(path, chosen, say)
         workers = encode_workers()
+        files, name = await find_model(path, chosen, say, encode_workers=workers)
         number = next(numbers)
         return await load_version(
             files, name, chosen, runtime=runtime, number=number, say=say, load=load, encode_workers=workers

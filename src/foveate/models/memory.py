@@ -6,10 +6,11 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from foveate.core.errors import StartupError
+from foveate.models.versions import is_language
 
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -27,14 +28,22 @@ def weight_bytes(directory: str, dtype: str, *, layers: bool = True) -> int:
 
     Without ``layers`` the language model's are left out.
     """
+    return _bytes(directory, dtype, lambda name: layers or not _LAYERS.search(name))
+
+
+def vision_bytes(directory: str, dtype: str) -> int:
+    """Return what of them an encode worker holds: the vision tower and the projector. As :func:`weight_bytes`."""
+    return _bytes(directory, dtype, lambda name: not is_language(name))
+
+
+def _bytes(directory: str, dtype: str, counts: Callable[[str], bool]) -> int:
     item = _DTYPE_BYTES.get(dtype)
-    total = 0
-    for path in sorted(Path(directory).glob("*.safetensors")):
-        for name, stored, shape in _tensors(path):
-            if not layers and _LAYERS.search(name):
-                continue
-            total += math.prod(shape) * (item or _ITEM_BYTES.get(stored, 4))
-    return total
+    return sum(
+        math.prod(shape) * (item or _ITEM_BYTES.get(stored, 4))
+        for path in sorted(Path(directory).glob("*.safetensors"))
+        for name, stored, shape in _tensors(path)
+        if counts(name)
+    )
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, str, list[int]]]:
@@ -69,12 +78,21 @@ def available_bytes() -> int:
     return machine if text == "max" else min(machine, int(text) - int(used.read_text(encoding="ascii")))
 
 
-def check_memory(directory: str, name: str, *, dtype: str, copies: int = 1) -> None:
-    """Raise StartupError when the weights, held for a CPU by ``copies`` processes, do not fit into main memory."""
+def check_memory(directory: str, name: str, *, dtype: str, copies: int = 1, towers: int = 0) -> None:
+    """Raise StartupError when main memory does not suffice for the weights.
+
+    They are held for a CPU: all of them by ``copies`` processes, the vision tower's alone by ``towers`` more.
+    """
     held = held_dtype(dtype, "cpu")
     needed, free = copies * weight_bytes(directory, held), available_bytes()
+    if towers:
+        needed += towers * vision_bytes(directory, held)
     if needed > free:
-        held_by, fewer = (f" in {copies} engines", "fewer --engines, ") if copies > 1 else ("", "")
+        held_by, fewer = "", ""
+        if copies + towers > 1 or not copies:
+            kinds = ((copies, "engine"), (towers, "encode worker"))
+            told = (f"{number} {what}{'s' if number > 1 else ''}" for number, what in kinds if number)
+            held_by, fewer = f" in {' and '.join(told)}", "fewer of them, "
         raise StartupError(
             f"Not enough memory for {name}: its weights take {needed / _GiB:.1f} GiB as {held}{held_by} and "
             f"{free / _GiB:.1f} GiB are free. Choose {fewer}--dtype bfloat16, a smaller model, or a machine with more memory."

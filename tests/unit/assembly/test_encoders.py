@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from foveate.assembly.encoders import check_topology, dealt, engine_encodes, threads_each
+from foveate.assembly.encoders import check_topology, dealt, encoders_in_memory, engine_encodes, threads_each
+from foveate.assembly.engines import engines_in_memory
 from foveate.core.errors import StartupError
 from foveate.settings import load
 
@@ -53,3 +54,27 @@ def test_the_engines_process_holds_a_tower_unless_told_not_to() -> None:
     assert engine_encodes(load({"topology.kind": "e-pd"}))
     assert not engine_encodes(load({"topology.kind": "e-pd", "topology.fallback": "off"}))
     assert engine_encodes(load({"topology.fallback": "off"})), "with agg there is nobody else"
+
+
+@pytest.mark.parametrize(
+    ("flags", "engines", "encoders"),
+    [
+        ({}, 1, 0),
+        ({"engine.count": "3"}, 3, 0),
+        ({"topology.kind": "e-pd", "topology.encoders": "2"}, 1, 2),
+        ({"topology.kind": "e-pd", "topology.encoders_max": "5"}, 1, 5),
+        ({"topology.kind": "e-pd", "topology.encoder_device": "cuda:1"}, 1, 0),
+        ({"topology.kind": "e-pd", "model.device": "cuda", "topology.encoder_device": "cpu"}, 0, 1),
+        ({"topology.kind": "e-p-d", "topology.decode": "2", "topology.prefill_device": "cuda"}, 2, 1),
+        ({"topology.kind": "e-pd", "model.encoder": "package.module:Class"}, 1, 0),
+        ({"topology.kind": "e-pd", "runtime.kind": "ray"}, 0, 0),
+    ],
+)
+def test_who_holds_weights_in_main_memory(flags: dict[str, str], engines: int, encoders: int) -> None:
+    settings = load(flags)
+    assert (engines_in_memory(settings), encoders_in_memory(settings)) == (engines, encoders)
+
+
+def test_a_new_version_has_as_many_encode_workers_as_there_are_now() -> None:
+    assert encoders_in_memory(load({}), 3) == 3
+    assert encoders_in_memory(load({"topology.kind": "e-pd", "topology.encoders": "4"}), 0) == 0

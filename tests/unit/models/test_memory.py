@@ -38,6 +38,29 @@ def test_auto_is_counted_as_the_float32_that_a_cpu_loads(directory: str, monkeyp
     memory.check_memory(directory, "tiny", dtype="auto")
 
 
+def test_encode_workers_hold_the_vision_tower_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {
+        "visual.merger.weight": torch.zeros(10),
+        "model.language_model.embed_tokens.weight": torch.zeros(100),
+        "model.language_model.layers.0.weight": torch.zeros(100),
+        "lm_head.weight": torch.zeros(100),
+    }
+    save_file(weights, tmp_path / "model.safetensors")
+    whole, tower = 310 * 4, 10 * 4
+    assert memory.vision_bytes(str(tmp_path), "float32") == tower
+    for copies, towers, told in (
+        (1, 2, "in 1 engine and 2 encode workers"),
+        (2, 1, "in 2 engines and 1 encode worker"),
+        (0, 3, "in 3 encode workers"),
+    ):
+        needed = copies * whole + towers * tower
+        monkeypatch.setattr(memory, "available_bytes", lambda needed=needed: needed)
+        memory.check_memory(str(tmp_path), "tiny", dtype="float32", copies=copies, towers=towers)
+        monkeypatch.setattr(memory, "available_bytes", lambda needed=needed: needed - 1)
+        with pytest.raises(StartupError, match=f"{told}.* fewer of them"):
+            memory.check_memory(str(tmp_path), "tiny", dtype="float32", copies=copies, towers=towers)
+
+
 def test_this_machine_has_some_memory(directory: str) -> None:
     assert 2**20 < memory.available_bytes() < 2**50
     memory.check_memory(directory, "tiny", dtype="auto")
