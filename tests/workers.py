@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import resource
@@ -83,6 +84,26 @@ def crashes_at_start(context: WorkerContext) -> None:
 
 def never_ready(context: WorkerContext) -> None:
     time.sleep(600)
+
+
+STUCK = 9
+"""The shipped model's token of a ``#``."""
+
+
+def sticking(context: WorkerContext) -> None:
+    """The real embedded engine, all but its language model, which never comes back from native code when a prompt has the token STUCK."""
+    from foveate.engines.embedded.process import main
+    from foveate.models.language import TransformersLanguageModel
+
+    prefill = TransformersLanguageModel.prefill
+
+    def stuck(self: Any, prompt: Any, *args: Any, **given: Any) -> Any:
+        if STUCK in prompt:
+            ctypes.CDLL(None).pause()
+        return prefill(self, prompt, *args, **given)
+
+    TransformersLanguageModel.prefill = stuck  # type: ignore[method-assign]
+    main(context)
 
 
 def deaf(context: WorkerContext) -> None:

@@ -21,7 +21,7 @@ def serving_vllm(directory: Path, web: Origin) -> Server:
         *("--engine", "vllm", "--model", str(with_tools(directory / "demo")), "--served-model-name", SERVED),
         *("--engine-batch-size-max", "1", "--engine-queue-depth-max", str(QUEUE_MAX), "--engine-threads", "1"),
         *("--vllm-args", "distributed_executor_backend=mp", "--vllm-kv-cache-bytes", "256MiB"),
-        *("--vllm-tool-call-parser", "hermes", "--vllm-step-seconds-max", "8", "--media-client-embeddings"),
+        *("--vllm-tool-call-parser", "hermes", "--engine-step-seconds-max", "8", "--media-client-embeddings"),
         *("--media-workers", "1", "--no-engine-self-check", "--engine-restart-wait-seconds", "120"),
         *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port)),
     )

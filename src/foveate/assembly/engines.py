@@ -148,6 +148,7 @@ def _embedded_config(settings: Settings, files: ModelFiles, name: str) -> Embedd
         encoder_queue_max=chosen.encoder_queue_max,
         encoder_batch_max=chosen.encoder_batch_max,
         encoder_batch_tokens_max=chosen.encoder_batch_tokens_max,
+        step_seconds_max=chosen.step_seconds_max,
         encoder=engine_encodes(settings),
         own_encoder=settings.model.encoder or "",
     )
@@ -197,7 +198,7 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         kv_cache_bytes=settings.vllm.kv_cache_bytes,
         embeddings=settings.vllm.embeddings,
         embeddings_bytes_max=settings.vllm.embeddings_bytes_max,
-        step_seconds_max=settings.vllm.step_seconds_max,
+        step_seconds_max=chosen.step_seconds_max,
         eager=settings.vllm.compile == "off" or (settings.vllm.compile == "auto" and cpu),
         untested_version=settings.vllm.untested_version,
         tool_call_parser=settings.vllm.tool_call_parser,

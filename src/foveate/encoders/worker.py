@@ -25,6 +25,7 @@ from foveate.encoders.shape import picture_shape
 from foveate.encoders.tensors import read_tensors, write_embeddings
 from foveate.models.port import Embeddings, VisionTower
 from foveate.runtime.port import ArenaAccess, WorkerContext
+from foveate.runtime.stuck_threads import Steps, end_with_stuck_step
 
 _LOG = logging.getLogger("foveate.encoder")
 
@@ -63,6 +64,8 @@ class EncoderThread:
         self._queue: list[Encode] = []
         self._changed = threading.Condition()
         self._closing = False
+        self.steps = Steps()
+        """The thread's batches."""
         self._first: Mapping[str, torch.Tensor] | None = None
         self._begun: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
@@ -128,7 +131,8 @@ class EncoderThread:
             for work in overdue:
                 self._reject(work, DeadlineExceeded(detail="the deadline passed in the encoder's queue"))
             if batch:
-                self._encode(batch)
+                with self.steps:
+                    self._encode(batch)
 
     def _warm_up(self) -> None:
         first, self._first = self._first, None
@@ -228,9 +232,14 @@ class EncoderBounds(Protocol):
         """Visual tokens of a batch."""
         ...
 
+    @property
+    def step_seconds_max(self) -> float:
+        """How long a batch may take."""
+        ...
+
 
 def start_encoder(tower: VisionTower, context: WorkerContext, bounds: EncoderBounds) -> EncoderThread:
-    """Return the thread that encodes beside a language model, started."""
+    """Return the thread that encodes beside a language model, started. The process ends with a batch that does not."""
     encoder = EncoderThread(
         tower,
         context,
@@ -240,4 +249,5 @@ def start_encoder(tower: VisionTower, context: WorkerContext, bounds: EncoderBou
         threads=context.spec.threads,
     )
     encoder.start()
+    end_with_stuck_step(_LOG, "encoder", encoder.steps, bounds.step_seconds_max)
     return encoder

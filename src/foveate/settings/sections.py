@@ -89,6 +89,13 @@ class EngineSettings(Section):
     hang_seconds: float = setting(
         5.0, "How long an engine process may answer nothing at all before it is killed and replaced.", low=0.5, high=600
     )
+    step_seconds_max: float = setting(
+        120.0,
+        "How long one step of the language model, or one batch of the vision encoder beside it, may take before the engine's process "
+        "counts as hung and is replaced.",
+        low=1,
+        high=3600,
+    )
     restart_wait_seconds: float | None = setting(
         None, "How long a request without a token waits for an engine that restarts. Default: 4, with vLLM 30.", low=0,
         high=600,

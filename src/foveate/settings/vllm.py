@@ -23,13 +23,6 @@ class VllmSettings(Section):
         "Bytes of these memory files, beside the arena; pictures that find no room go with their request.",
         low=0,
     )
-    step_seconds_max: float = setting(
-        120.0,
-        "How long one step of vLLM's core may take before it counts as hung and the engine is replaced (engine.hang_seconds looks at its "
-        "front end only).",
-        low=1,
-        high=3600,
-    )
     compile: Literal["auto", "on", "off"] = setting(
         "auto",
         "Whether vLLM compiles the model; auto: on an accelerator, not on a CPU, where it costs a minute at start.",

@@ -176,6 +176,18 @@ def test_cancel_before_the_start_is_free_and_later_it_is_answered_by_the_batch(b
     assert bench.tower.batches == [1]
 
 
+def test_a_batch_that_runs_is_a_step_and_waiting_is_none(bench: Bench) -> None:
+    bench.tower.gate.clear()
+    for _ in range(2):
+        bench.thread.submit(bench.job())
+    assert bench.tower.entered.wait(30)
+    assert bench.thread.steps.running == 1
+    bench.tower.gate.set()
+    bench.answers(2)
+    bench.thread.close(30)
+    assert bench.thread.steps.running == 0
+
+
 def test_the_queue_is_bounded() -> None:
     bench = Bench(queue_max=2)
     for _ in range(3):

@@ -35,6 +35,7 @@ from foveate.engines.embedded.sampling import row_sampling
 from foveate.engines.messages import Cancel, Cancelled, Generate
 from foveate.engines.port import FailEvent, FinishEvent
 from foveate.models.port import LanguageModel
+from foveate.runtime.stuck_threads import Steps
 
 _LOG = logging.getLogger("foveate.engine")
 
@@ -74,6 +75,8 @@ class GenerationLoop:
         self._prefilling: list[Job] = []
         self._running: list[Row] = []
         self._kv = BatchKV(limits.kv_tokens_max)
+        self.steps = Steps()
+        """The thread's iterations; none runs while it waits for something to do."""
         self._thread = threading.Thread(target=self._run, name="language-model", daemon=True)
 
     # --------------------------------------------------------------------------------------- from the receiving thread
@@ -128,7 +131,8 @@ class GenerationLoop:
         """Wait for something to do and do one iteration of it. Returns False when closing. Called by the thread."""
         if not self._take_messages():
             return False
-        self._step()
+        with self.steps:
+            self._step()
         return True
 
     def _take_messages(self) -> bool:

@@ -82,6 +82,7 @@ class EmbeddedConfig(msgspec.Struct, frozen=True):
     encoder_queue_max: int = 256
     encoder_batch_max: int = 1
     encoder_batch_tokens_max: int = 0
+    step_seconds_max: float = 120.0
     encoder: bool = True
     """Whether the process holds a vision tower."""
     own_encoder: str = ""

@@ -1,7 +1,8 @@
 """The engine process: loads the model, then hands messages to its two threads.
 
-The main thread receives; the encoder's and the language model's threads work. A thread that ends unexpectedly takes the
-process with it, so that the gateway restarts the engine instead of waiting for answers that never come.
+The main thread receives; the encoder's and the language model's threads work. A thread that ends unexpectedly, or is
+stuck in one step, takes the process with it, so that the gateway restarts the engine instead of waiting for answers
+that never come.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from foveate.models.port import LanguageModel, VisionTower
 from foveate.runtime.dying_threads import end_with_any_thread
 from foveate.runtime.port import Progress, Ready, WorkerContext
 from foveate.runtime.pulse import Ping, Pong
+from foveate.runtime.stuck_threads import end_with_stuck_step
 
 _LOG = logging.getLogger("foveate.engine")
 
@@ -65,6 +67,7 @@ def main(context: WorkerContext) -> None:
         prefix_bytes_max=config.prefix_cache_bytes_max,
     )
     loop.start()
+    end_with_stuck_step(_LOG, "language-model", loop.steps, config.step_seconds_max)
     info = EngineInfo(
         config.model,
         tower.encoder_version,
