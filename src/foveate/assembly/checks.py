@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from foveate.assembly.bounds import arena_bytes
 from foveate.assembly.encoders import check_topology
+from foveate.assembly.engines import check_engine
 from foveate.assembly.relays import relay_config
 from foveate.assembly.rules import reading
 from foveate.engines.upstream.config import RelayConfig
@@ -37,6 +38,7 @@ class Checked:
 def check(settings: Settings) -> Checked:
     """Check them, the keys file included. Raises StartupError that names the setting."""
     check_topology(settings)
+    check_engine(settings)
     if settings.model.encoder:
         find_class(settings.model.encoder)
     return Checked(

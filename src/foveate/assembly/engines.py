@@ -21,6 +21,7 @@ from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import CAUSAL_ON_CPU, PIXEL_FAMILIES, VllmConfig
 from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
+from foveate.engines.vllm.declared import check_arguments, check_parser
 from foveate.models.loading import ModelFiles
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
@@ -178,10 +179,6 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
             "from the embedded engine's",
             family=files.family,
         )
-    try:
-        args = settings.vllm.arguments()
-    except ValueError as error:
-        raise StartupError(f"The setting vllm.args cannot be read: {error}.") from error
     return VllmConfig(
         model_dir=files.directory,
         model=name,
@@ -203,8 +200,25 @@ def _vllm_config(settings: Settings, files: ModelFiles, name: str) -> VllmConfig
         untested_version=settings.vllm.untested_version,
         tool_call_parser=settings.vllm.tool_call_parser,
         reasoning_parser=settings.vllm.reasoning_parser,
-        args=args,
+        args=vllm_arguments(settings),
     )
+
+
+def check_engine(settings: Settings) -> None:
+    """Raise StartupError for settings of vLLM that it cannot take, as far as that is told without importing it."""
+    if settings.engine.kind != "vllm":
+        return
+    check_arguments(vllm_arguments(settings))
+    check_parser("tool_call_parser", settings.vllm.tool_call_parser)
+    check_parser("reasoning_parser", settings.vllm.reasoning_parser)
+
+
+def vllm_arguments(settings: Settings) -> dict[str, Any]:
+    """Return the setting ``vllm.args`` as a mapping. Raises StartupError."""
+    try:
+        return settings.vllm.arguments()
+    except ValueError as error:
+        raise StartupError(f"The setting vllm.args cannot be read: {error}.") from error
 
 
 def worker_modules(settings: Settings) -> tuple[str, ...]:
