@@ -59,8 +59,12 @@ def test_no_request_fails_when_a_worker_dies_or_hangs(how: signal.Signals, apart
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose prompts are prefilled by one process and answered by another; the first stands in for encode workers too."""
-    flags = ("--topology", "e-p-d", "--encoders", "1", "--engine-hang-seconds", "1")
+    """A server whose prompts are prefilled by one process and answered by another; the first stands in for encode workers too.
+
+    The encoder is an operator's own, which answers as the model's does (the model's own in this topology: test_topologies_agree.py).
+    """
+    own = ("--encoder", "examples.int8_encoder:Int8Encoder")
+    flags = ("--topology", "e-p-d", "--encoders", "1", "--engine-hang-seconds", "1", *own)
     with served(tmp_path_factory.mktemp("split"), *flags) as server:
         yield server
 
@@ -70,6 +74,10 @@ def test_prefill_and_token_decode_apart(split: Server) -> None:
     with split.client() as http:
         found = http.post(CHAT, json=body)
     assert content(found) == "A red circle."
+    assert "pictures are encoded by examples.int8_encoder:Int8Encoder" in split.log_text()
+    with split.client() as http:
+        (encoder,) = http.get("/admin/topology").json()["workers"]
+    assert encoder["pictures"] >= 1
     assert {"llm_queue", "llm_prefill", "vision_encode"} <= {
         part.partition(";")[0].strip() for part in found.headers["server-timing"].split(",")
     }
