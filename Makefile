@@ -42,8 +42,9 @@ serve-vllm: $(VLLM) ## Serve with vLLM as the engine, for CPU where there is no 
 $(CHROMIUM): tools/fetch_chromium.sh | $(STAMP)
 	@bash tools/fetch_chromium.sh $@
 
-test: $(VLLM) $(PROMETHEUS) $(CHROMIUM) ## Run all tests (ARGS="-k name" passes options to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+# Two at once, as tests/spread.py says. What is chosen runs one after the other, so that -s, -x and --pdb do what they are for.
+test: $(VLLM) $(PROMETHEUS) $(CHROMIUM) ## Run all tests (ARGS="-k name" chooses some and passes options to pytest)
+	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup)
 
 check: $(STAMP) ## Lint, types, import layers
 	$(BIN)/ruff check .

@@ -1,8 +1,26 @@
 """What holds for every test of the project."""
 
+import os
 import signal
+from typing import Any
+
+import pytest
+
+# Models of a megabyte are slower with several threads, which wait for each other by turning in circles, and slow down whatever else runs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell without job control starts its background jobs with Ctrl-C ignored, and an ignored signal stays ignored in every child:
 # a test that interrupts a process of its own would wait for ever, depending on how the tests were started.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spread the tests over several processes as ``tests/spread.py`` says."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.spread import Spread
+
+    config.option.loadscopereorder = False
+    return Spread(config, log)

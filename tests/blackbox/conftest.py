@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -92,9 +93,8 @@ TIGHT = {
 def tight(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Server]:
     """A server with small limits; it may fetch from ``web``."""
     limits = [text for name, value in TIGHT.items() for text in (f"--{name}", value)]
-    made = Server(
-        tmp_path_factory.mktemp("tight"), *SMALL, "--fetch-http-allowed", "--fetch-ports", str(web.port), *limits
-    )
+    flags = (*SMALL, "--fetch-http-allowed", "--fetch-ports", str(web.port), *limits)
+    made = Server(tmp_path_factory.mktemp("tight"), *flags, forked=True)
     try:
         yield made
         made.stop()
@@ -104,11 +104,12 @@ def tight(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Ser
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Start servers of the test's own; whatever is left of them afterwards is ended."""
+    """Start servers of the test's own, forked if nothing else is said; whatever is left of them afterwards is ended."""
     started: list[Server] = []
 
     def begin(*flags: str, **options: bool | str) -> Server:
-        started.append(Server(tmp_path / f"server{len(started)}", *SMALL, *flags, **options))  # type: ignore[arg-type]
+        given: dict[str, Any] = {"forked": True, **options}
+        started.append(Server(tmp_path / f"server{len(started)}", *SMALL, *flags, **given))
         return started[-1]
 
     yield begin
@@ -134,8 +135,15 @@ def model(server: Server) -> str:
     return str(httpx.get(f"{server.base_url}/v1/models").json()["data"][0]["id"])
 
 
+SHARED = {"server", "plain", "tight", "guarded"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that start servers the time which that takes on a busy machine."""
+    """Give tests that start servers the time which that takes on a busy machine, and let one process run all that share some."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+        if not item.path.is_relative_to(Path(__file__).parent):
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
+        if SHARED & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("shared-servers"))

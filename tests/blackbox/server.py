@@ -15,13 +15,18 @@ from typing import Any
 
 import httpx
 import psutil
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from tests.blackbox.forked import Forked
 from tests.blackbox.replies import inspect
 
 START_SECONDS_MAX = 300.0
 STOP_SECONDS_MAX = 60.0
 WAIT_SECONDS_MAX = 120.0
 COMMAND = (sys.executable, "-m", "foveate", "serve")
+HTTP = httpx.Client(verify=False, timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
+"""For single questions. It keeps no connection open, and has no TLS: reading the certificates would take longer than most answers."""
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -58,30 +63,28 @@ def title(process: psutil.Process) -> str:
 class Server:
     """One running server. ``stop`` also checks what every stop must show: exit code 0 and nothing left behind."""
 
-    def __init__(self, directory: Path, *flags: str, ready: bool = True, **env: str) -> None:
+    def __init__(self, directory: Path, *flags: str, ready: bool = True, forked: bool = False, **env: str) -> None:
+        """``forked``: not by the command, but as :mod:`tests.blackbox.forked` says, which is much quicker."""
         directory.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.request_log = directory / "requests.jsonl"
         self.server_log = directory / "server.log"
+        arguments = ("--host", "127.0.0.1", "--port", str(self.port), "--log-requests", str(self.request_log), *flags)
+        self.process: subprocess.Popen[bytes] | Forked
         with self.server_log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *COMMAND,
-                    "--host",
-                    "127.0.0.1",
-                    "--port",
-                    str(self.port),
-                    "--log-requests",
-                    str(self.request_log),
-                    *flags,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment(**env),
-                start_new_session=True,
-            )
+            if forked:
+                fd = log.fileno()
+                self.process = Forked(arguments, output=fd, errors=fd, environment=environment(**env))
+            else:
+                self.process = subprocess.Popen(
+                    [*COMMAND, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment(**env),
+                    start_new_session=True,
+                )
         self._seen: dict[int, psutil.Process] = {}
         if ready:
             try:
@@ -100,7 +103,7 @@ class Server:
             f"the server ended with {self.process.returncode}:\n{self.log_text()[-3000:]}"
         )
         try:
-            return httpx.get(f"{self.base_url}/ready", timeout=10).status_code == 200
+            return HTTP.get(f"{self.base_url}/ready", timeout=10).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -176,11 +179,10 @@ class Server:
         self.process.wait(STOP_SECONDS_MAX)
 
     def client(self, *, seconds: float = 60) -> httpx.Client:
-        # No TLS here: reading the certificates would take longer than most answers.
         return httpx.Client(base_url=self.base_url, timeout=seconds, verify=False, event_hooks={"response": [inspect]})
 
     def metrics(self) -> Metrics:
-        return Metrics(httpx.get(f"{self.base_url}/metrics", timeout=30).text)
+        return Metrics(HTTP.get(f"{self.base_url}/metrics").text)
 
     def records(self) -> list[dict[str, Any]]:
         """Return all whole lines of the request log."""
@@ -209,25 +211,31 @@ class Metrics:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.families = {family.name: family for family in text_string_to_metric_families(text)}
-        self._samples = [sample for family in self.families.values() for sample in family.samples]
+
+    @property
+    def families(self) -> dict[str, Metric]:
+        return {family.name: family for family in text_string_to_metric_families(self.text)}
 
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of all samples of this name that have these labels; 0 if there are none."""
-        return sum(
-            sample.value for sample in self._samples if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        return sum(sample.value for sample in self._samples(name) if labels.items() <= sample.labels.items())
 
     def has(self, name: str) -> bool:
-        return any(sample.name == name for sample in self._samples)
+        return bool(self._samples(name))
 
     def label_values(self, name: str, label: str, **labels: str) -> set[str]:
         """Return the values of ``label`` with a non-zero sample."""
         return {
             sample.labels[label]
-            for sample in self._samples
-            if sample.name == name and sample.value and labels.items() <= sample.labels.items()
+            for sample in self._samples(name)
+            if sample.value and labels.items() <= sample.labels.items()
         }
+
+    def _samples(self, name: str) -> list[Sample]:
+        """Only these lines are parsed: the whole takes longer than what a test waits for."""
+        lines = [line for line in self.text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        found = text_string_to_metric_families("".join(f"{line}\n" for line in lines))
+        return [sample for family in found for sample in family.samples]
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -66,7 +66,7 @@ def contract(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[
     file.write_text(yaml.safe_dump(settings))
     may_use = "+".join(name for name in tiers if name != "default")
     key = f"acme:default:plain:{KEY}:may_use={may_use}"
-    made = Server(directory / "server", *SMALL, "--config", str(file), FOVEATE_AUTH__KEYS=key)
+    made = Server(directory / "server", *SMALL, "--config", str(file), forked=True, FOVEATE_AUTH__KEYS=key)
     try:
         yield made
         made.stop()

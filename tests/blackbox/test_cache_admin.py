@@ -23,7 +23,8 @@ def operated(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[
     keys = f"ops:default:plain:{ADMIN}:admin,web:default:plain:{PLAIN}"
     fetch = ("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port))
     directory = tmp_path_factory.mktemp("operated")
-    made = Server(directory, *SMALL, *fetch, "--cache-media-bytes-max", "1MiB", FOVEATE_AUTH__KEYS=keys)
+    flags = (*SMALL, *fetch, "--cache-media-bytes-max", "1MiB")
+    made = Server(directory, *flags, forked=True, FOVEATE_AUTH__KEYS=keys)
     try:
         yield made
         made.stop()

@@ -26,7 +26,7 @@ ROLES = ("encoder 0", "encoder 1", "engine 0", "engine 1", "engine 2", "engine 3
 TYPED = {"engine_failed", "engine_unavailable", "encoders_unavailable", "queue_full", "overloaded", "deadline_exceeded"}
 KV_BYTES = 64 << 20
 
-pytestmark = pytest.mark.timeout(600 + 3 * SECONDS)
+pytestmark = [pytest.mark.timeout(600 + 3 * SECONDS), pytest.mark.xdist_group("alone")]
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def everything_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
         *("--topology", "e-p-d", "--encoders", "2", "--prefill-workers", "2", "--decode-workers", "2"),
         *("--topology-hang-seconds", "1", "--engine-hang-seconds", "1"),
         *("--topology-kv-bytes-max", str(KV_BYTES), "--media-workers", "2"),
+        forked=True,
     )
     try:
         yield server

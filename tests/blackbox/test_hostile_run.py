@@ -35,6 +35,7 @@ from tests.blackbox.origins import Origin, body, endless, origin, redirect, stal
 from tests.blackbox.pictures import ask, case, chat, data_url, encoded, image, one, url_of, user
 from tests.blackbox.server import Server, eventually
 
+pytestmark = pytest.mark.xdist_group("alone")
 REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "300"))
 CONCURRENCY = 32
 CHAT = "/v1/chat/completions"
@@ -276,7 +277,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         scope.callback(gate.set)
         flags = [text for name, value in LIMITS.items() for text in (f"--{name}", value)]
         networks = ("--fetch-private-networks", "127.0.0.1/32,127.0.0.5/32", "--fetch-ports", f"80,443,{web.port}")
-        server = Server(tmp_path_factory.mktemp("hostile"), *SMALL, "--fetch-http-allowed", *networks, *flags)
+        directory = tmp_path_factory.mktemp("hostile")
+        server = Server(directory, *SMALL, "--fetch-http-allowed", *networks, *flags, forked=True)
         scope.callback(server.kill_all)
         yield run_all(server, good(web), [*hostile_urls(bad, forbidden, gate), *hostile_bodies()], forbidden)
         server.stop()

@@ -33,6 +33,7 @@ def set_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         "--media-truncated-accepted",
         "--media-formats",
         "png,jpeg",
+        forked=True,
     )
     try:
         with made.client() as client:

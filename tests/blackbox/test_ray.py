@@ -13,6 +13,8 @@ from tests.blackbox.server import Server, eventually
 from tests.blackbox.test_resilience import CHAT, assert_well, under_load
 from tests.ray_cluster import add_node, two_nodes
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.load import Load
 from tests.blackbox.pictures import ask, chat, one, url_of, user
@@ -138,9 +139,10 @@ def test_memory_is_not_lost_with_the_dead(plain: Server) -> None:
 
 
 @field_case(122, "kill -9 of the gateway", "nothing left in /dev/shm, no process")
+@pytest.mark.xdist_group("alone")
 def test_gateway_killed(start: Callable[..., Server]) -> None:
     before = set(Path("/dev/shm").iterdir())
-    server = start()
+    server = start(forked=False)
     with server.client() as http:
         content(http.post(CHAT, json=ask(url_of(one("red", "circle")))))
     assert len(server.processes()) >= 4

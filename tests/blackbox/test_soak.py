@@ -17,6 +17,7 @@ from tests.blackbox.pictures import ask, chat, data_url, encoded, one, user
 from tests.blackbox.replies import STAGES, TEXT_STAGES
 from tests.blackbox.server import Server, resident_bytes
 
+pytestmark = pytest.mark.xdist_group("alone")
 CLIENTS = 64
 REQUESTS = 2000
 COLOURS = ("red", "blue", "green", "black")
@@ -92,6 +93,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "4MiB",
         "--cache-processor-bytes-max",
         "4MiB",
+        forked=True,
     )
     try:
         yield asyncio.run(drive(server))

@@ -9,28 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.blackbox.failing_starts import failing, told
 from tests.blackbox.field_cases.marks import field_case
-from tests.blackbox.server import COMMAND, Server, environment, free_port, title
-
-
-def failing(*flags: str, **env: str) -> str:
-    """Start a server that cannot start; return the one line that says why."""
-    done = subprocess.run(
-        [*COMMAND, "--host", "127.0.0.1", *(() if "--port" in flags else ("--port", str(free_port()))), *flags],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env=environment(**env),
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 2, (done.returncode, output)
-    assert "Traceback" not in output
-    told = [line for line in done.stderr.splitlines() if line.startswith("foveate: ")]
-    assert len(told) == 1, output
-    assert done.stderr.rstrip().endswith(told[0]), output
-    return told[0]
+from tests.blackbox.server import COMMAND, Server, environment, title
 
 
 def copy_of_demo(directory: Path) -> Path:
@@ -44,11 +25,14 @@ def copy_of_demo(directory: Path) -> Path:
 
 
 def test_port_taken() -> None:
+    """By the command itself; other starts that fail are forks (failing_starts.py)."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        line = failing("--port", str(port))
+        command = [*COMMAND, "--host", "127.0.0.1", "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment(), check=False)
+    line = told(done.returncode, done.stdout, done.stderr)
     assert str(port) in line
     assert "--port" in line
 

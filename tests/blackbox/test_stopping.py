@@ -19,7 +19,7 @@ from tests.blackbox.field_cases.marks import field_case
 from tests.blackbox.origins import Origin, body, held
 from tests.blackbox.pictures import ask, chat, encoded, one, user
 from tests.blackbox.replies import events, joined
-from tests.blackbox.server import COMMAND, Server, environment, eventually, free_port
+from tests.blackbox.server import COMMAND, HTTP, Server, environment, eventually, free_port
 
 CHAT = "/v1/chat/completions"
 LONG = chat(user("Hello!"), max_tokens=500, ignore_eos=True, stream=True, stream_options={"include_usage": True})
@@ -28,7 +28,7 @@ LONG = chat(user("Hello!"), max_tokens=500, ignore_eos=True, stream=True, stream
 def not_admitting(server: Server) -> bool:
     """Return whether a new request is refused: with 503 and when to come back, or by not connecting."""
     try:
-        response = httpx.post(f"{server.base_url}{CHAT}", json=chat(user("Hello!"), max_tokens=1), timeout=10)
+        response = HTTP.post(f"{server.base_url}{CHAT}", json=chat(user("Hello!"), max_tokens=1), timeout=10)
     except httpx.TransportError:
         return True
     if response.status_code == 200:
@@ -41,7 +41,7 @@ def not_admitting(server: Server) -> bool:
 
 @field_case(129, "SIGTERM during a stream", "the stream is finished; new requests 503 `shutting_down`")
 def test_open_streams_are_finished(start: Callable[..., Server]) -> None:
-    server = start()
+    server = start(forked=False)
     with server.client() as http, http.stream("POST", CHAT, json=LONG) as response:
         lines = response.iter_lines()
         seen = [next(lines) for _ in range(6)]
@@ -107,7 +107,7 @@ def test_deadline_of_the_drain(start: Callable[..., Server]) -> None:
 
 
 def test_stop_while_loading(start: Callable[..., Server]) -> None:
-    server = start(ready=False)
+    server = start(ready=False, forked=False)
     eventually("the engine to be started", lambda: server.titled("foveate: engine 0"), seconds=60)
     server.send_signal(signal.SIGTERM)
     server.assert_ended(None)
@@ -133,7 +133,7 @@ def test_closing_the_terminal_ends_the_server() -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(ours, 65536)  # or the server waits for room to write
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code == 200
+            return HTTP.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code == 200
         except httpx.TransportError:
             assert process.poll() is None
             return False

@@ -17,7 +17,7 @@ from tests.blackbox.conftest import SMALL
 from tests.blackbox.origins import Origin, body
 from tests.blackbox.pictures import ask, chat, encoded, image, one, url_of, user
 from tests.blackbox.replies import content, events, refused
-from tests.blackbox.server import Server, environment, eventually
+from tests.blackbox.server import HTTP, Server, environment, eventually
 
 CHAT = "/v1/chat/completions"
 TIERS = """
@@ -78,7 +78,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
     def up() -> bool:
         try:
-            return httpx.get(f"{server.base_url}/health", timeout=5).status_code == 200
+            return HTTP.get(f"{server.base_url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -18,7 +18,7 @@ from tests.blackbox.test_resilience import CHAT, assert_well, under_load
 
 @contextmanager
 def served(directory: Path, *flags: str) -> Iterator[Server]:
-    shared = Server(directory, *SMALL, *flags)
+    shared = Server(directory, *SMALL, *flags, forked=True)
     try:
         yield shared
         shared.stop()

@@ -37,6 +37,7 @@ def gateway(
         *("--engine", "upstream", "--upstream", recorder.url, "--media-workers", "1"),
         *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", f"80,443,{web.port}"),
         *("--trace-otlp-endpoint", collector.url),
+        forked=True,
     )
     try:
         yield made

@@ -15,11 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.blackbox.conftest import SMALL
+from tests.blackbox.failing_starts import failing
 from tests.blackbox.field_cases.marks import ANSWERED, field_case
 from tests.blackbox.pictures import DESCRIBE, ask, one, url_of
 from tests.blackbox.replies import content, server_timing
 from tests.blackbox.server import Server
-from tests.blackbox.test_startup import copy_of_demo, failing
+from tests.blackbox.test_startup import copy_of_demo
 from tests.families import edit_json
 
 FILE = "encoder.kept"
@@ -60,7 +61,8 @@ class Before:
 def before(tmp_path_factory: pytest.TempPathFactory) -> Before:
     path = tmp_path_factory.mktemp("before")
     keep = path / "keep"
-    server = Server(path, *SMALL, "--model", str(copy_of_demo(path / "model")), "--cache-encoder-keep-dir", str(keep))
+    flags = ("--model", str(copy_of_demo(path / "model")), "--cache-encoder-keep-dir", str(keep))
+    server = Server(path, *SMALL, *flags, forked=True)
     try:
         cold = views(server)
         assert not (keep / FILE).exists()

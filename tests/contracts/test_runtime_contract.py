@@ -19,6 +19,7 @@ from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
 
+pytestmark = pytest.mark.xdist_group("ray")
 RUNTIMES = ("local", "ray")
 MIB = 1024 * 1024
 

@@ -15,6 +15,8 @@ from tests.workers import Ask, Sum, Write, Written
 from foveate.core.errors import StartupError
 from foveate.runtime.arena import Arena
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 
 @pytest.fixture
 async def bench(ray_runtimes: list[Any]) -> AsyncIterator[Bench]:

@@ -24,7 +24,7 @@ from tests.blackbox.origins import Origin, body, origin
 from tests.blackbox.pictures import DESCRIBE, data_url, encoded, image, one, text, user
 from tests.blackbox.recorder import Recorder, recording
 from tests.blackbox.replies import content, refused, stream
-from tests.blackbox.server import Server, environment, eventually, free_port
+from tests.blackbox.server import HTTP, Server, environment, eventually, free_port
 
 from foveate import models
 from foveate.engines.embedding_file import HEADER_BYTES, digest_of
@@ -63,7 +63,10 @@ class Vllm:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=environment(VLLM_CPU_KVCACHE_SPACE="1"),
+                # Threads on any core, as other tests run beside it; and nothing compiled, which the first log-probabilities would wait for.
+                env=environment(
+                    VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", TORCHDYNAMO_DISABLE="1"
+                ),
             )
         try:
             eventually("vLLM to be up", self._up, seconds=400)
@@ -74,7 +77,7 @@ class Vllm:
     def _up(self) -> bool:
         assert self.process.poll() is None, self.log.read_text(errors="replace")[-3000:]
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            return HTTP.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -122,6 +125,7 @@ def gateway(
         *("--upstream-mode", "bytes" if mode == "bytes" else "embeds", *store),
         *("--upstream-concurrency-max", str(PLACES), "--engine-queue-depth-max", str(PLACES)),
         *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port), *encoder),
+        forked=True,
     )
     try:
         yield made
@@ -158,7 +162,7 @@ def test_the_same_tokens_as_without_the_gateway(http: httpx.Client, vllm: Vllm) 
         asking(picture("red", "circle"), picture("blue", "star"), text(DESCRIBE), logprobs=True),
     ]
     for question in questions:
-        direct = httpx.post(f"{vllm.url}{CHAT}", json=question, timeout=120).json()["choices"][0]
+        direct = HTTP.post(f"{vllm.url}{CHAT}", json=question, timeout=120).json()["choices"][0]
         for _ in range(2):
             through = http.post(CHAT, json=question).json()["choices"][0]
             assert through["message"]["content"] == direct["message"]["content"]
@@ -212,7 +216,7 @@ def test_its_refusals_are_told_in_its_words(http: httpx.Client) -> None:
 
 def test_leaving_ends_the_request_in_vllm(http: httpx.Client, gateway: Server, vllm: Vllm) -> None:
     def running() -> float:
-        lines = httpx.get(f"{vllm.url}/metrics", timeout=30).text.splitlines()
+        lines = HTTP.get(f"{vllm.url}/metrics", timeout=30).text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:num_requests_running{"))
 
     with http.stream("POST", CHAT, json=asking(text("hi"), stream=True, max_tokens=1900, ignore_eos=True)) as answer:
@@ -287,7 +291,7 @@ def test_a_file_that_does_not_fit_fails_its_request_alone(
 
     def ask(*, by: str = name, said: list[float] = grid) -> httpx.Response:
         question = asking(named(by, said), text(DESCRIBE))
-        return httpx.post(f"{vllm.url}{CHAT}", json=question, timeout=60)
+        return HTTP.post(f"{vllm.url}{CHAT}", json=question, timeout=60)
 
     assert ask(by="nobody published this").status_code == 500
     for bad in (
@@ -308,7 +312,8 @@ def test_a_file_that_does_not_fit_fails_its_request_alone(
 
 
 def test_too_many_are_refused_and_the_others_answered(http: httpx.Client, gateway: Server) -> None:
-    question = asking(text("hi"), max_tokens=32, ignore_eos=True)
+    # So long that none ends while the others come.
+    question = asking(text("hi"), max_tokens=200, ignore_eos=True)
     eventually("all its places to be given", lambda: gateway.metrics().total("foveate_upstream_share") == 1)
     with ThreadPoolExecutor(24) as pool:
         answers = list(pool.map(lambda _: http.post(CHAT, json=question), range(24)))
@@ -329,7 +334,7 @@ def test_a_killed_vllm_ends_each_request_once(http: httpx.Client, gateway: Serve
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert sum('"error"' in line for line in rest) == 1
-    eventually("the gateway to say so", lambda: httpx.get(f"{gateway.base_url}/ready").status_code == 503, seconds=15)
+    eventually("the gateway to say so", lambda: HTTP.get(f"{gateway.base_url}/ready").status_code == 503, seconds=15)
     refusal = http.post(CHAT, json=asking(text("hi")))
     assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "upstream_unavailable")
     gateway.wait_idle()

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from foveate import models
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("vllm")]
 CHAT = "/v1/chat/completions"
 DEMO = Path(models.resolve_model(None).directory)
 TOKENIZER = Tokenizer.from_file(str(DEMO / "tokenizer.json"))

@@ -88,6 +88,7 @@ def guarded(
         "2048",
         "--on-excess",
         "max_image_width=fit",
+        forked=True,
         HTTP_PROXY=through,
         HTTPS_PROXY=through,
         ALL_PROXY=through,

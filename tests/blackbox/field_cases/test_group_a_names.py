@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from tests.blackbox.failing_starts import failing
 from tests.blackbox.field_cases.conftest import CHAT, PICTURE
 from tests.blackbox.field_cases.dns import NameServer
 from tests.blackbox.field_cases.listeners import Trap
@@ -18,7 +19,6 @@ from tests.blackbox.origins import Origin, body, origin, redirect
 from tests.blackbox.pictures import ask, encoded, one
 from tests.blackbox.replies import content
 from tests.blackbox.server import Server
-from tests.blackbox.test_startup import failing
 
 PART = "messages[0].content[0].image_url"
 REFUSED = Right(400, "media_url_refused")

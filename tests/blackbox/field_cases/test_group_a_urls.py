@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from tests.blackbox.failing_starts import failing
 from tests.blackbox.field_cases.conftest import CHAT, PICTURE
 from tests.blackbox.field_cases.listeners import Trap
 from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
@@ -19,7 +20,6 @@ from tests.blackbox.origins import Origin, body, held, redirect
 from tests.blackbox.pictures import CASES, ask, case, chat, data_url, encoded, image, noise, one, user
 from tests.blackbox.replies import content
 from tests.blackbox.server import Server
-from tests.blackbox.test_startup import failing
 
 REFUSED = Right(400, "media_url_refused")
 INVALID = Right(400, "invalid_media_url")

@@ -40,7 +40,7 @@ def scoped(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterator[Se
     keys = f"acme:default:plain:{ACME},other:default:plain:{OTHER}"
     caches = ("--cache-scope", "per_tenant", "--cache-media-bytes-max", "4MiB")
     fetch = ("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port))
-    made = Server(tmp_path_factory.mktemp("scoped"), *SMALL, *caches, *fetch, FOVEATE_AUTH__KEYS=keys)
+    made = Server(tmp_path_factory.mktemp("scoped"), *SMALL, *caches, *fetch, forked=True, FOVEATE_AUTH__KEYS=keys)
     try:
         yield made
         made.stop()
@@ -58,6 +58,7 @@ def cramped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "0",
         "--cache-encoder-bytes-max",
         str(2 * EMBEDDED),
+        forked=True,
     )
     try:
         yield made

@@ -142,7 +142,7 @@ async def test_an_empty_file_and_one_beyond_the_cap(root: Path) -> None:
 
 
 async def test_no_descriptor_and_no_thread_stays(root: Path, kernel: str) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before, threads = len(os.listdir("/proc/self/fd")), set(threading.enumerate())
     async with fetcher_for(file_root=str(root)) as fetcher:
         for name in ("a%20b.png", "gone", "fifo", "outside", "deep") * 5:
             task = asyncio.ensure_future(fetcher.fetch(f"file://{root}/{name}", Buffer()))
@@ -151,9 +151,10 @@ async def test_no_descriptor_and_no_thread_stays(root: Path, kernel: str) -> Non
                 task.cancel()
             with pytest.raises((UrlRefused, FetchRejected, asyncio.CancelledError)):
                 await task
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - threads:
         if thread.name.startswith("media-file"):
             thread.join(5)
+            assert not thread.is_alive()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
