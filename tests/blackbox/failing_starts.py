@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 
-from tests.blackbox.forked import Forked
 from tests.blackbox.server import environment, free_port
+from tests.forked import ForkedServer
 
 
 def failing(*flags: str, **env: str) -> str:
@@ -14,7 +14,9 @@ def failing(*flags: str, **env: str) -> str:
     port = () if "--port" in flags else ("--port", str(free_port()))
     arguments = ("--host", "127.0.0.1", *port, *flags)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = Forked(arguments, output=output.fileno(), errors=errors.fileno(), environment=environment(**env))
+        process = ForkedServer(
+            arguments, output=output.fileno(), errors=errors.fileno(), environment=environment(**env)
+        )
         try:
             code = process.wait(90)
         finally:

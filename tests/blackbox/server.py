@@ -18,8 +18,8 @@ import psutil
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from tests.blackbox.forked import Forked
 from tests.blackbox.replies import inspect
+from tests.forked import ForkedServer
 
 START_SECONDS_MAX = 300.0
 STOP_SECONDS_MAX = 60.0
@@ -64,18 +64,18 @@ class Server:
     """One running server. ``stop`` also checks what every stop must show: exit code 0 and nothing left behind."""
 
     def __init__(self, directory: Path, *flags: str, ready: bool = True, forked: bool = False, **env: str) -> None:
-        """``forked``: not by the command, but as :mod:`tests.blackbox.forked` says, which is much quicker."""
+        """``forked``: not by the command, but as :mod:`tests.forked` says, which is much quicker."""
         directory.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.request_log = directory / "requests.jsonl"
         self.server_log = directory / "server.log"
         arguments = ("--host", "127.0.0.1", "--port", str(self.port), "--log-requests", str(self.request_log), *flags)
-        self.process: subprocess.Popen[bytes] | Forked
+        self.process: subprocess.Popen[bytes] | ForkedServer
         with self.server_log.open("wb") as log:
             if forked:
                 fd = log.fileno()
-                self.process = Forked(arguments, output=fd, errors=fd, environment=environment(**env))
+                self.process = ForkedServer(arguments, output=fd, errors=fd, environment=environment(**env))
             else:
                 self.process = subprocess.Popen(
                     [*COMMAND, *arguments],

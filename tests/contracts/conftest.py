@@ -14,12 +14,19 @@ from tests.blackbox.origins import Origin, origin
 from tests.blackbox.server import Server
 from tests.contracts.bench import MODEL
 from tests.contracts.vllm_server import serving_vllm
+from tests.forked import forked_forkservers
 from tests.ray_cluster import driving
 
 from foveate.models.preload import preload_modules
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.port import Runtime
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_forkservers() -> Iterator[None]:
+    with forked_forkservers():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,20 @@
 """The assembled inside of the server, with real workers, without HTTP. One for all tests of this folder: it takes seconds to start."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import pytest
 import pytest_asyncio
+from tests.forked import forked_forkservers
 
 from foveate.assembly import journey
 from foveate.journey.service import Journey
 from foveate.settings import load
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_forkservers() -> Iterator[None]:
+    with forked_forkservers():
+        yield
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
