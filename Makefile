@@ -44,7 +44,7 @@ $(CHROMIUM): tools/fetch_chromium.sh | $(STAMP)
 
 # Two at once, as tests/spread.py says. What is chosen runs one after the other, so that -s, -x and --pdb do what they are for.
 test: $(VLLM) $(PROMETHEUS) $(CHROMIUM) ## Run all tests (ARGS="-k name" chooses some and passes options to pytest)
-	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup)
+	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadscope)
 
 check: $(STAMP) ## Lint, types, import layers
 	$(BIN)/ruff check .

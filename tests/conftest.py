@@ -18,9 +18,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Spread the tests over several processes as ``tests/spread.py`` says."""
-    if config.getvalue("dist") != "loadgroup":
+    if config.getvalue("dist") != "loadscope":
         return None
     from tests.spread import Spread
 
     config.option.loadscopereorder = False
     return Spread(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In one of several processes: tell which tests are in which group."""
+    if hasattr(config, "workerinput"):
+        from tests.spread import tell_groups
+
+        tell_groups(config.workerinput, items)

@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from setproctitle import setproctitle
+
 NUMBER = struct.Struct("<q")
 """What is told: a process id, then, of a server, what it ended with, as ``subprocess`` counts it."""
 CLONE_PARENT = 0x00008000
@@ -58,6 +60,7 @@ def main() -> None:
     """Make what is asked for on the socket whose descriptor is the argument, until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
+    setproctitle("tests: forking")  # now, as it does not find where the title lies once the environment has changed
     _import()
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1 << 20, 4)

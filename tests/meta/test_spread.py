@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CONFTEST = "from tests.conftest import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler\n"
+CONFTEST = "from tests.conftest import pytest_collection_modifyitems, pytest_xdist_make_scheduler\n"
 TESTS = """\
 import os, time
 import pytest
@@ -30,11 +30,29 @@ def run(directory: Path, files: dict[str, tuple[list[str], int, float]], *flags:
     for name, (groups, count, seconds) in files.items():
         text = TESTS.format(groups=groups, count=count, seconds=seconds, log=str(log), name=name)
         (directory / f"test_{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "xdist",
+        "-n",
+        "2",
+        "--dist",
+        "loadscope",
+        *flags,
+    ]
     ended = subprocess.run(
         [*command, "--rootdir", str(directory), str(directory)],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        },
         capture_output=True,
         text=True,
         timeout=100,
