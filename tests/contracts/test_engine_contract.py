@@ -27,7 +27,11 @@ def drawn(tokens: list[TokenEvent]) -> dict[int, list[int]]:
     }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES)
+ALONE = "vllm, split"
+"""Tested in test_vllm_split.py, with what else is asked of its processes."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[name for name in ENGINES if name != ALONE])
 async def bench(request: pytest.FixtureRequest, runtime: LocalRuntime) -> AsyncIterator[Bench]:
     bench = Bench(request.param, runtime)
     await bench.engine.start()

@@ -27,7 +27,9 @@ def arena_bytes(settings: Settings) -> int:
             f"body need {needed}. Raise it, or lower cache.processor_bytes_max, cache.encoder_bytes_max, cache.media_bytes_max or "
             "server.body_bytes_max."
         )
-    between = settings.topology.kv_bytes_max if settings.topology.kind == "e-p-d" else 0
+    # vLLM's K/V go from process to process.
+    through_arena = settings.topology.kind == "e-p-d" and settings.engine.kind == "embedded"
+    between = settings.topology.kv_bytes_max if through_arena else 0
     return settings.limits.arena_bytes_max + between
 
 

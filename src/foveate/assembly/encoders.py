@@ -20,8 +20,10 @@ from foveate.settings import ENCODERS_MAX, Settings
 def check_topology(settings: Settings) -> None:
     """Raise StartupError for a topology that cannot be."""
     chosen = settings.topology
-    if chosen.kind == "e-p-d" and settings.engine.kind == "vllm":
-        raise StartupError("The topology e-p-d is of the embedded engine: with --engine vllm use e-pd.")
+    if chosen.kind == "e-p-d" and settings.engine.kind == "vllm" and settings.runtime.kind == "ray":
+        raise StartupError(
+            "With --engine vllm the topology e-p-d is of one machine, whose loopback interface K/V go through: on Ray use e-pd."
+        )
     if chosen.kind == "e-p-d" and settings.engine.count > 1:
         raise StartupError(
             "With the topology e-p-d, topology.prefill and topology.decode say how many processes there are: leave out --engines."

@@ -22,6 +22,7 @@ from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import CAUSAL_ON_CPU, PIXEL_FAMILIES, VllmConfig
 from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
 from foveate.engines.vllm.declared import check_arguments, check_parser
+from foveate.engines.vllm.split import VllmSplit
 from foveate.models.loading import ModelFiles
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
@@ -83,32 +84,63 @@ def _split(
     first: int,
     say: Callable[[str], None],
     load: Load,
-) -> SplitFleet:
+) -> Fleet:
     """Return prefill workers and token-decode workers, the first of them with the process number ``first``."""
     chosen = settings.topology
     prefill: list[Role] = ["p"] * chosen.prefill
     decode: list[Role] = ["d"] * chosen.decode
     roles = prefill + decode
-    config = _embedded_config(settings, files, name)
+    make = _role_maker(settings, files, name, runtime)
     placed: dict[Role, tuple[str | None, int, Sequence[int], int]] = {
         "p": (chosen.prefill_device, chosen.prefill_threads, chosen.prefill_cpus, chosen.prefill),
         "d": (chosen.decode_device, chosen.decode_threads, chosen.decode_cpus, chosen.decode),
     }
-    engines: list[EmbeddedEngine] = []
+    engines: list[Any] = []
     for at, role in enumerate(roles):
         device, threads, cpus, count = placed[role]
         engines.append(
-            EmbeddedEngine(
-                runtime,
-                # Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
-                msgspec.structs.replace(config, device=device or config.device, encoder=config.encoder and role == "p"),
+            make(role, device or settings.model.device)(
                 load=load,
                 threads=threads or threads_each(len(roles)),
                 cpus=_turn(dealt(cpus, count), at - roles.index(role)),
                 **_given(settings, first + at, say),
             )
         )
+    if settings.engine.kind == "vllm":
+        return VllmSplit(engines, roles, load)
     return SplitFleet(engines, roles, KvRoom(runtime.arena, chosen.kv_bytes_max), load)
+
+
+def _role_maker(
+    settings: Settings, files: ModelFiles, name: str, runtime: Runtime
+) -> Callable[[Role, str], Callable[..., ProcessEngine]]:
+    """Return what makes the maker of a process's client, by its role and device. Raises StartupError.
+
+    Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
+    """
+    if settings.engine.kind == "vllm":
+        check_nixl()
+        vllm = _vllm_config(settings, files, name)
+        return lambda role, device: partial(
+            VllmEngine,
+            runtime,
+            msgspec.structs.replace(vllm, device=device, encoder=vllm.encoder and role == "p", role=role),
+        )
+    embedded = _embedded_config(settings, files, name)
+    return lambda role, device: partial(
+        EmbeddedEngine,
+        runtime,
+        msgspec.structs.replace(embedded, device=device, encoder=embedded.encoder and role == "p"),
+    )
+
+
+def check_nixl() -> None:
+    """Raise StartupError where the package is missing by which K/V go from one vLLM to another."""
+    if find_spec("nixl") is None:
+        raise StartupError(
+            "With the topology e-p-d vLLM hands K/V on through the package nixl, which is not installed here: install "
+            "requirements/vllm-kv.txt, or see docs/vllm.md."
+        )
 
 
 def _turn(dealt_cpus: Sequence[tuple[int, ...]], at: int) -> tuple[int, ...]:

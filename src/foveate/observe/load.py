@@ -114,6 +114,11 @@ class Load:
             self._metrics.count("foveate_kv_handed_on_total")
             self._metrics.count("foveate_kv_handed_on_bytes_total", amount=size)
 
+    def kv_lost(self) -> None:
+        """A prompt's K/V could not be read by the process that draws its tokens, which has computed them anew."""
+        if self._metrics is not None:
+            self._metrics.count("foveate_kv_lost_total")
+
     def media_waited(self, seconds: float) -> None:
         """A job waited so long for a media worker."""
         if self._metrics is not None:

@@ -56,6 +56,7 @@ def _encoders() -> list[Metric]:
     batch = "Pictures that were encoded together, one observation a batch."
     busy = "Time in which an encoder had a batch, of all encoders; its rate is how many of them are busy."
     handed = "Prompts that one process prefilled for another to go on with (topology e-p-d)."
+    lost = "Of these, prompts whose K/V could not be read (vLLM): prefilled once more, where their tokens are drawn."
     moved = "Bytes of a picture's embeddings on their way to prefill; how long it took is the stage embedding_transfer."
     share = "Encoders busy on average over the last minute: 1 is one that never paused."
     waiting = "Requests that the language model has and that have no token yet: queue(LLM), those in prefill included."
@@ -76,6 +77,7 @@ def _encoders() -> list[Metric]:
         ),
         Metric(engine, "foveate_kv_handed_on_total", "counter", handed),
         Metric(engine, "foveate_kv_handed_on_bytes_total", "counter", "Bytes of their K/V and logits."),
+        Metric(engine, "foveate_kv_lost_total", "counter", lost),
         _read(engine, "llm_waiting", "gauge", waiting),
         _read(engine, "llm_running", "gauge", "Requests whose tokens the language model draws."),
     ]

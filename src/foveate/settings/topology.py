@@ -55,7 +55,8 @@ class TopologySettings(Section):
     decode_cpus: Cpus = setting((), "As topology.prefill_cpus, of token-decode workers.")
     kv_bytes_max: Bytes = setting(
         256 * MiB,
-        "With e-p-d, room in the arena, beside limits.arena_bytes_max, for K/V of prompts between prefill and token decode.",
+        "With e-p-d and the embedded engine, room in the arena, beside limits.arena_bytes_max, for K/V of prompts between prefill and "
+        "token decode.",
         low=MiB,
     )
     fallback: Literal["local", "off"] = setting(

@@ -37,6 +37,7 @@ def test_workers_share_the_cores_but_one() -> None:
     ("flags", "said"),
     [
         ({"topology.kind": "e-pd", "engine.kind": "upstream"}, "leave out --topology"),
+        ({"topology.kind": "e-p-d", "engine.kind": "vllm", "runtime.kind": "ray"}, "on Ray use e-pd"),
         ({"topology.encoder_cpus": "100000"}, "topology.encoder_cpus names the core 100000"),
         ({"engine.cpus": "100000"}, "engine.cpus"),
         ({"topology.encoders": "4", "topology.encoders_max": "2"}, "topology.encoders_max"),

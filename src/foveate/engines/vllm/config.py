@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, Literal
 
 import msgspec
@@ -35,6 +36,8 @@ class VllmConfig(msgspec.Struct, frozen=True):
     encoder_batch_tokens_max: int = 0
     encoder: bool = True
     """Whether the process holds a vision tower."""
+    role: Literal["", "p", "d"] = ""
+    """With prefill and token decode apart: whether the process prefills prompts for others, or draws the tokens of what they prefilled."""
     own_encoder: str = ""
     """``package.module:Class`` of an operator's own vision encoder; empty: the checkpoint's."""
     kv_cache_bytes: int = 0
@@ -48,6 +51,16 @@ class VllmConfig(msgspec.Struct, frozen=True):
     reasoning_parser: str = ""
     args: dict[str, Any] = {}
     """Further fields of vLLM's ``AsyncEngineArgs``; they win over what Foveate would give."""
+
+    @property
+    def lease_seconds(self) -> int:
+        """How long K/V are held for the process that is to read them, unless it says that it still will.
+
+        It says so every sixth of this, but not within a step, and then gets two thirds of it (vLLM's connector). What is held no more may
+        be another prompt's, and is read without a word: so two thirds must outlast a sixth and the longest step, after which a process
+        counts as hung and is killed. What nobody will read is not left to this: its holder is told.
+        """
+        return math.ceil(2 * self.step_seconds_max) + 6
 
     @property
     def by_name(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import Final
 
 from foveate.engines.vllm.config import VllmConfig
@@ -10,6 +11,8 @@ from foveate.runtime.local.bootstrap import tie_forks
 
 PARENT: Final = "FOVEATE_VLLM_PARENT"
 """Environment variable with the engine process's id, for vLLM's processes to end with it where they are spawned, not forked."""
+
+LOOPBACK: Final = "127.0.0.1"
 
 
 def before_import() -> None:
@@ -30,6 +33,25 @@ def before_start(config: VllmConfig, *, threads: int) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if config.eager:
             _compile_nothing()
+
+
+def before_handing_on(config: VllmConfig) -> socket.socket:
+    """Set how this process's K/V are found and go: through the loopback interface, for they are prompts, and nothing asks who reads them.
+
+    Returns what keeps the port for vLLM, which binds it later, and from another process; to be held as long as this one lives.
+    """
+    kept = socket.socket()
+    # Two may be bound to one port when both say so and none listens yet (socket(7)); ZeroMQ, which will, says so.
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind((LOOPBACK, 0))
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = LOOPBACK
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(kept.getsockname()[1])
+    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
+    os.environ.setdefault("UCX_LOG_FILE", "stderr")
+    if config.device == "cpu":
+        os.environ.setdefault("UCX_TLS", "tcp,self")
+        os.environ.setdefault("UCX_NET_DEVICES", "lo")
+    return kept
 
 
 def _compile_nothing() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-from vllm.config import ECTransferConfig
+from vllm.config import ECTransferConfig, KVTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -53,6 +53,8 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
             ec_role="ec_consumer",
             ec_connector_extra_config={"pid": os.getpid()},
         )
+    if config.role:
+        given["kv_transfer_config"] = _handing_on(config)
     if config.reasoning_parser:
         given["reasoning_parser"] = config.reasoning_parser
     if config.kv_cache_bytes or cpu:
@@ -69,6 +71,20 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
         kind = executor.TiedMultiprocExecutor if several else executor.TiedUniProcExecutor
         given["distributed_executor_backend"] = kind
     return AsyncEngineArgs(**given)
+
+
+def _handing_on(config: VllmConfig) -> KVTransferConfig:
+    """Return how K/V go from one vLLM to another. Raises StartupError where vllm.args have another way for them."""
+    if "kv_transfer_config" in config.args:
+        raise StartupError("vllm.args has kv_transfer_config, which the topology e-p-d sets: leave out one of them.")
+    return KVTransferConfig(
+        kv_connector="NixlConnector",
+        kv_connector_module_path="foveate.engines.vllm.kv_connector",
+        kv_role="kv_producer" if config.role == "p" else "kv_consumer",
+        # What cannot be read is computed: the process has all that this takes.
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config={"kv_lease_duration": config.lease_seconds},
+    )
 
 
 def launch(config: VllmConfig) -> tuple[AsyncLLM, Grammars]:
@@ -96,6 +112,13 @@ def launch(config: VllmConfig) -> tuple[AsyncLLM, Grammars]:
         raise StartupError(
             f"vLLM cannot start with this model: {first or type(error).__name__}", detail=repr(error)
         ) from error
+
+
+def kv_bytes_per_token(engine: AsyncLLM) -> int:
+    """Return the bytes of keys and values that a prompt's token takes, in all layers, in the model's dtype."""
+    model = engine.model_config
+    heads = model.get_total_num_kv_heads() * model.get_head_size()
+    return int(2 * model.get_total_num_hidden_layers() * heads * model.dtype.itemsize)
 
 
 def rows_max(engine: AsyncLLM) -> int:

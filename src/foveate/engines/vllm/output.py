@@ -12,8 +12,8 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from foveate.core.clock import now
 from foveate.core.errors import EngineFailed
 from foveate.core.stages import Span
-from foveate.engines.messages import Generate
 from foveate.engines.port import EngineEvent, FinishEvent, FinishReason, TokenEvent, TokenLogprob, TokenStep
+from foveate.engines.vllm.messages import Starts
 from foveate.engines.vllm.parsing import Parsing, Piece
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
@@ -44,15 +44,18 @@ class Answer:
 
     def __init__(
         self,
-        message: Generate,
+        message: Starts,
         vocabulary: Vocabulary,
         parsing: Parsing | None = None,
-        processed: Span | None = None,
+        before: Sequence[Span] = (),
         *,
+        cached_tokens: int | None = None,
         encoded: Callable[[], Sequence[Span]] = tuple,
     ) -> None:
-        """``processed`` is vLLM's processor's span where it had a part; ``encoded`` returns its encoder's by the first output."""
-        self._processed = processed
+        """``before`` are the stages that end where vLLM has the request: its processor's where it had a part, or another process's prefill,
+        which had ``cached_tokens``; ``encoded`` returns its encoder's by the first output."""
+        self._before = tuple(before)
+        self._cached_tokens = cached_tokens
         self._encoded = encoded
         self._id = message.work.request_id
         self._submitted_at = message.submitted_at
@@ -103,7 +106,7 @@ class Answer:
                     self._reason(choice),
                     self._drawn[choice.index],
                     last,
-                    output.num_cached_tokens or 0,
+                    (output.num_cached_tokens or 0) if self._cached_tokens is None else self._cached_tokens,
                     stopped_by=choice.stop_reason if choice.stop_reason in self._stops else None,
                 )
 
@@ -123,11 +126,10 @@ class Answer:
     def _first(self, output: RequestOutput) -> tuple[Span, ...]:
         """Return the stages before the first token. vLLM's core takes its times from the same monotonic clock."""
         arrived = now()
-        before = () if self._processed is None else (self._processed,)
-        queued = self._submitted_at if self._processed is None else self._processed.end
+        queued = self._before[-1].end if self._before else self._submitted_at
         scheduled = output.metrics.scheduled_ts if output.metrics is not None else 0.0
         reached = min(max(scheduled, queued), arrived)
-        spans = [*before, Span("llm_queue", queued, reached)]
+        spans = [*self._before, Span("llm_queue", queued, reached)]
         for encode in self._encoded():
             if reached <= encode.start <= encode.end <= arrived:
                 spans += (Span("llm_prefill", reached, encode.start), encode)

@@ -24,8 +24,9 @@ from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.messages import Cancel, Generate
 from foveate.engines.port import EngineInfo
 from foveate.engines.vllm.config import PIXEL_FAMILIES, VllmConfig
-from foveate.engines.vllm.environment import before_import, before_start
-from foveate.engines.vllm.versions import check_interfaces, check_version
+from foveate.engines.vllm.environment import before_handing_on, before_import, before_start
+from foveate.engines.vllm.messages import LetGo, Prefill, TokenDecode
+from foveate.engines.vllm.versions import HANDING_ON, check_interfaces, check_version
 from foveate.models.loading import load_vision, read_vision
 from foveate.models.own_encoder import load_own_tower
 from foveate.runtime.dying_threads import end_with_any_thread
@@ -46,7 +47,10 @@ def main(context: WorkerContext) -> None:
     end_with_any_thread(_LOG)
     before_import()
     before_start(config, threads=context.spec.threads)
+    kept = before_handing_on(config) if config.role else None
     asyncio.run(_serve(context, config))
+    if kept is not None:
+        kept.close()
     # vLLM's threads and children are not waited for: the children die with this process.
     logging.shutdown()
     os._exit(0)
@@ -88,7 +92,7 @@ def _with_our_encoder(
 ) -> tuple[Any, EncoderThread | None, EngineInfo]:
     """Load our encoder: pictures go in as embeddings."""
     from foveate.engines.vllm.handover import Handover
-    from foveate.engines.vllm.launch import rows_max
+    from foveate.engines.vllm.launch import kv_bytes_per_token, rows_max
     from foveate.engines.vllm.pictures import Prompts
 
     if config.own_encoder:
@@ -113,6 +117,7 @@ def _with_our_encoder(
         tower.encoder_version,
         tower.embedding_bytes_per_row,
         int(engine.model_config.max_model_len),
+        kv_bytes_per_token=kv_bytes_per_token(engine) if config.role else 0,
         picture_token_id=vision.picture_token,
         embedding_dtype=tower.embedding_dtype,
         embedding_levels=tower.embedding_levels,
@@ -163,6 +168,8 @@ def _check(config: VllmConfig) -> None:
         raise StartupError(f"vLLM cannot be imported: {error}", detail=repr(error)) from error
     check_version(vllm.__version__, untested_accepted=config.untested_version)
     check_interfaces(vllm.__version__)
+    if config.role:
+        check_interfaces(vllm.__version__, HANDING_ON)
 
 
 async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread | None) -> None:
@@ -178,8 +185,10 @@ async def _receive(context: WorkerContext, host: Any, encoder: EncoderThread | N
             match message:
                 case Ping():
                     context.send(Pong())
-                case Generate():
+                case Generate() | Prefill() | TokenDecode():
                     hand_over(host.submit, message)
+                case LetGo():
+                    hand_over(host.let_go, message)
                 case Cancel():
                     hand_over(host.cancel, message)
                 case Encode() if encoder is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 from foveate.core.errors import StartupError
@@ -68,11 +69,30 @@ INTERFACES: Final = (
     ("vllm.v1.worker.worker_base", "WorkerBase.load_model"),
 )
 
+HANDING_ON: Final = (
+    ("nixl._api", "nixl_agent"),
+    ("nixl._api", "nixlBind.nixlAgent"),
+    ("nixl._api", "nixlBind.nixlAgentConfig.pthrDelay"),
+    ("vllm.config", "KVTransferConfig"),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorRole.WORKER"),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_scheduler", "NixlBaseConnectorScheduler.on_new_request"),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector", "NixlPullConnector.on_new_request"),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector",
+        "NixlPullConnector.request_finished_all_groups",
+    ),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector", "NixlPullConnector.update_connector_output"),
+    ("vllm.distributed.kv_transfer.kv_connector.v1.nixl.utils", "get_base_request_id"),
+    ("vllm.v1.engine.async_llm", "AsyncLLM.notify_kv_transfer_request_rejected"),
+)
+"""What the topology e-p-d uses besides."""
+
 ARGUMENTS: Final = (
     "distributed_executor_backend",
     "ec_transfer_config",
     "enable_mm_embeds",
     "kv_cache_memory_bytes",
+    "kv_transfer_config",
     "limit_mm_per_prompt",
     "mm_processor_cache_gb",
     "skip_mm_profiling",
@@ -94,9 +114,10 @@ def check_version(installed: str, *, untested_accepted: bool) -> None:
     )
 
 
-def check_interfaces(installed: str) -> None:
-    """Raise StartupError that names every interface which this vLLM does not have."""
-    missing = [f"{module}.{path}" for module, path in INTERFACES if not _there(module, path)]
+def check_interfaces(installed: str, interfaces: Sequence[tuple[str, str]] | None = None) -> None:
+    """Raise StartupError that names every one of the ``interfaces`` (default: :data:`INTERFACES`) which this vLLM does not have."""
+    wanted = INTERFACES if interfaces is None else interfaces
+    missing = [f"{module}.{path}" for module, path in wanted if not _there(module, path)]
     if not missing:
         fields = {field.name for field in dataclasses.fields(_find("vllm.engine.arg_utils", "AsyncEngineArgs"))}
         missing = [f"AsyncEngineArgs({name})" for name in ARGUMENTS if name not in fields]
