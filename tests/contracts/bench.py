@@ -106,6 +106,7 @@ class Bench:
 
     def __init__(self, name: str, runtime: LocalRuntime, files: ModelFiles = MODEL, **changes: Any) -> None:
         """``changes`` are to the engine's configuration."""
+        self.name = name
         self.runtime = runtime
         self.arena = self.runtime.arena
         self.restarted = asyncio.Event()

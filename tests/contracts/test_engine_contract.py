@@ -16,7 +16,8 @@ from tests.contracts.bench import ENGINES, GREEDY, MODEL, Bench
 from foveate.core.clock import now
 from foveate.core.errors import EncodeFailed, EngineFailed, EngineUnavailable, FoveateError
 from foveate.core.request import Sampling
-from foveate.engines.port import TokenEvent
+from foveate.engines.arrivals import OVERLAP, Arrivals
+from foveate.engines.port import NOT_THERE, EngineWork, TokenEvent
 from foveate.runtime.local.runtime import LocalRuntime
 
 
@@ -169,6 +170,72 @@ async def test_a_dropped_request_leaves_nothing_wrong_under_its_picture_s_name(b
         slot[:] = mine
     text, _, _ = await bench.answer(bench.work("What colour is it?", prepared[0], images=[red], contents=["red disc"]))
     assert "red" in text.lower()
+
+
+async def begun_without(bench: Bench, *pictures: int) -> tuple[EngineWork, EngineWork, Arrivals]:
+    """Return a question about two pictures, the same with these missing, and what brings them."""
+    prepared = [bench.prepare(color) for color in ((220, 30, 30), (30, 60, 220))]
+    images = [await bench.encode(one) for one in prepared]
+    whole = bench.work("Describe both images.", *prepared, images=images)
+    given = [
+        msgspec.structs.replace(picture, embeddings=NOT_THERE) if place in pictures else picture
+        for place, picture in enumerate(whole.pictures)
+    ]
+    part = msgspec.structs.replace(whole, request_id=f"{whole.request_id}, in parts", pictures=given)
+    return whole, part, Arrivals(set(pictures))
+
+
+async def until_prefilled(bench: Bench) -> None:
+    """Wait until each engine process has had time for a chunk of whatever else it holds: it answered others who came later."""
+    for _ in range(2):
+        await asyncio.gather(*(bench.answer(bench.work(HELLO)) for _ in bench.processes))
+
+
+@pytest.mark.parametrize("missing", [(1,), (0,), (0, 1)], ids=str)
+async def test_pictures_that_come_later_make_no_other_answer(bench: Bench, missing: tuple[int, ...]) -> None:
+    if OVERLAP not in bench.engine.features:
+        pytest.skip("it is given all pictures at once")
+    whole, part, arrivals = await begun_without(bench, *missing)
+    expected, tokens, _ = await bench.answer(whole)
+    assert tokens[0].ahead == ()
+    events = bench.engine.generate(part, arrivals)
+    first = asyncio.ensure_future(anext(events))
+    await until_prefilled(bench)
+    assert not first.done()
+    came = now()
+    for place in reversed(missing):
+        arrivals.put(place, whole.pictures[place])
+    begin = await first
+    assert isinstance(begin, TokenEvent)
+    text = begin.text + "".join([event.text async for event in events if isinstance(event, TokenEvent)])
+    assert text == expected
+    if bench.name != "fleet":  # there the other process may have answered all that came later
+        assert begin.ahead, "prefill began before the last picture was there"
+        assert begin.ahead[0].start < came
+
+
+@pytest.mark.parametrize("closed", ["before", "between", "after"])
+async def test_closed_while_pictures_are_missing_it_leaves_nothing(bench: Bench, closed: str) -> None:
+    if OVERLAP not in bench.engine.features:
+        pytest.skip("it is given all pictures at once")
+    whole, part, _ = await begun_without(bench, 0, 1)
+    for _ in range(12):  # more than may be open together
+        work = msgspec.structs.replace(part, request_id=bench.work(HELLO).request_id)
+        arrivals = Arrivals({0, 1})
+        events = bench.engine.generate(work, arrivals)
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        if closed != "before":
+            arrivals.put(0, whole.pictures[0])
+            await asyncio.sleep(0.01)
+        if closed == "after":
+            arrivals.put(1, whole.pictures[1])
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await events.aclose()
+        if closed != "after":
+            arrivals.put(1, whole.pictures[1])  # nobody hears it any more
+    assert (await bench.answer(whole))[0]
 
 
 async def test_cancelling_encodings_is_clean(bench: Bench) -> None:

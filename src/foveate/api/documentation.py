@@ -101,7 +101,10 @@ _ERROR_HEADERS: Final[dict[int, dict[str, Any]]] = {
     503: _RETRY_AFTER,
 }
 _ANSWER_HEADERS: Final = {
-    "Server-Timing": _text("Milliseconds of each stage up to the first token, `ttft` and `unattributed`."),
+    "Server-Timing": _text(
+        "Milliseconds of each stage up to the first token, `ttft` and `unattributed`; `prefill_overlap`, not part of the sum, is prefill "
+        "that ran before all pictures were encoded."
+    ),
     "X-Request-Id": _text("The answer's id."),
 }
 _ADJUSTED: Final = {

@@ -71,6 +71,7 @@ def limits(settings: Settings) -> Limits:
         decode_pixels_max=settings.media.decode_pixels_max,
         client_embeddings=settings.media.client_embeddings,
         caches_per_tenant=settings.cache.scope == "per_tenant",
+        prefill_overlap=settings.engine.prefill_overlap,
     )
 
 

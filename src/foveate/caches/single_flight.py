@@ -9,24 +9,52 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from foveate.core.errors import Draining, FoveateError
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 L = TypeVar("L")
+N = TypeVar("N")
+
+
+class Notice(Generic[N]):
+    """What work tells before its end, once, to all who wait for it: those who come later hear it when they come."""
+
+    def __init__(self) -> None:
+        self._told: list[N] = []
+        self._hearers: list[Callable[[N], None]] = []
+
+    def tell(self, news: N) -> None:
+        """Tell it."""
+        self._told = [news]
+        for hear in tuple(self._hearers):
+            hear(news)
+
+    @contextmanager
+    def heard(self, hear: Callable[[N], None]) -> Iterator[None]:
+        """Have ``hear`` called with it, if it is told before the block ends."""
+        for news in self._told:
+            hear(news)
+        self._hearers.append(hear)
+        try:
+            yield
+        finally:
+            self._hearers.remove(hear)
 
 
 class _Flight(Generic[V]):
-    """One piece of work and the number of callers that wait for it."""
+    """One piece of work, what it tells before its end, and the number of callers that wait for it."""
 
-    __slots__ = ("task", "waiters")
+    __slots__ = ("notice", "task", "waiters")
 
-    def __init__(self, task: asyncio.Task[V]) -> None:
+    def __init__(self, task: asyncio.Task[V], notice: Notice[Any]) -> None:
         self.task = task
+        self.notice = notice
         self.waiters = 0
 
 
@@ -57,6 +85,8 @@ class SingleFlight(Generic[K, V]):
         *,
         ended: Callable[[], None] = lambda: None,
         anew: Callable[[FoveateError], bool] = lambda error: False,
+        notice: Notice[N] | None = None,
+        hear: Callable[[N], None] = lambda news: None,
     ) -> tuple[L, bool]:
         """Wait for the result of ``start()``; return a lease on it and whether the work was under way already.
 
@@ -67,6 +97,8 @@ class SingleFlight(Generic[K, V]):
         Work that was joined may have used up its time before this caller came: on an error that is ``anew`` the caller
         begins once anew, or joins who did.
 
+        ``hear`` is called with what the work tells before its end, whoever began it: ``notice`` is where ``start`` tells it.
+
         ``ended`` is called once, when ``start`` and what it needs is done with: when the work that this call began is
         over, even if it was cancelled before it ran; when this call ends without having begun any.
         """
@@ -75,7 +107,7 @@ class SingleFlight(Generic[K, V]):
             flight = self._flights.get(key)
             if flight is not None:
                 try:
-                    return await self._wait(key, flight, lease), True
+                    return await self._wait(key, flight, lease, hear), True
                 except FoveateError as error:
                     if not anew(error):
                         raise
@@ -83,11 +115,11 @@ class SingleFlight(Generic[K, V]):
                 raise Draining(detail="shared work was asked for after its owner had closed")
             flight = self._flights.get(key)
             if flight is not None:
-                return await self._wait(key, flight, lease), True
-            flight = self._begin(key, start)
+                return await self._wait(key, flight, lease, hear), True
+            flight = self._begin(key, start, notice or Notice())
             begun = True
             flight.task.add_done_callback(lambda _: ended())
-            return await self._wait(key, flight, lease), False
+            return await self._wait(key, flight, lease, hear), False
         finally:
             if not begun:
                 ended()
@@ -111,18 +143,18 @@ class SingleFlight(Generic[K, V]):
     ) -> None:
         await self.aclose()
 
-    async def _wait(self, key: K, flight: _Flight[V], lease: Callable[[V], L]) -> L:
+    async def _wait(self, key: K, flight: _Flight[V], lease: Callable[[V], L], hear: Callable[[N], None]) -> L:
         flight.waiters += 1
         try:
-            # asyncio.wait, unlike awaiting the task, neither cancels it with this caller nor takes its cancellation for
-            # this caller's.
-            await asyncio.wait((flight.task,))
+            with flight.notice.heard(hear):
+                # asyncio.wait, unlike awaiting the task, neither cancels it with this caller nor takes its cancellation for this caller's.
+                await asyncio.wait((flight.task,))
             return lease(_result(flight.task))
         finally:
             flight.waiters -= 1
             self._leave(key, flight)
 
-    def _begin(self, key: K, start: Callable[[], Awaitable[V]]) -> _Flight[V]:
+    def _begin(self, key: K, start: Callable[[], Awaitable[V]], notice: Notice[Any]) -> _Flight[V]:
         async def work() -> V:
             try:
                 return await start()
@@ -133,7 +165,7 @@ class SingleFlight(Generic[K, V]):
                     del self._flights[key]
 
         task = asyncio.get_running_loop().create_task(work())
-        flight = _Flight(task)
+        flight = _Flight(task, notice)
         self._flights[key] = flight
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._landed(flight))

@@ -111,6 +111,10 @@ def _notes(line: RequestLine, made: Waterfall) -> list[str]:
         )
     if line.tpot_ms is not None:
         notes.append(f"tpot {line.tpot_ms:.2f} ms a token, {line.total_ms - (line.ttft_ms or 0.0):.1f} ms in all")
+    if line.prefill_overlap_ms is not None:
+        notes.append(
+            f"overlap {line.prefill_overlap_ms:.1f} ms of llm_prefill (not marked) ran before all pictures were encoded"
+        )
     if line.items_omitted:
         notes.append(f"{line.items_omitted} more items that were ready before these are not in the log")
     if not made.measured:

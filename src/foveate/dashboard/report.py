@@ -119,6 +119,7 @@ _FACTS = (
     "engine_token_ms",
     "cache_saved_ms",
     "tpot_ms",
+    "prefill_overlap_ms",
 )
 
 

@@ -2,6 +2,7 @@
 
 Covers: which waiting prompts may start (their whole KV need is reserved at the start, so nothing that runs is ever
 evicted), which chunks of prompts are prefilled between two token-decode steps, and which pictures are encoded together.
+A prompt that waits for a picture is *held*: it takes only what nobody else wants, and gives it back when somebody does.
 Does not cover: reuse of KV between requests (:mod:`foveate.engines.embedded.prefixes`), which enters as tokens that are done.
 """
 
@@ -37,7 +38,8 @@ class PromptView(msgspec.Struct, frozen=True):
 
     ``done`` of its ``prompt_tokens`` are prefilled; ``choices`` rows will each draw up to ``tokens_max`` tokens;
     ``skipped`` counts the plans that gave it no chunk; ``borders`` are the allowed chunk ends in rising order, ``None``
-    for every place; ``pictures`` tells whether it has any.
+    for every place; ``pictures`` tells whether it has any. ``ready`` is the border up to which it may be prefilled before a picture that
+    it waits for is there; ``None``: it waits for none.
     """
 
     prompt_tokens: int
@@ -47,6 +49,17 @@ class PromptView(msgspec.Struct, frozen=True):
     skipped: int = 0
     borders: Sequence[int] | None = None
     pictures: bool = False
+    ready: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for a picture."""
+        return self.ready is not None
+
+    @property
+    def end(self) -> int:
+        """How far it may be prefilled now."""
+        return self.prompt_tokens if self.ready is None else self.ready
 
     @property
     def tokens_total(self) -> int:
@@ -75,10 +88,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """Start the waiting prompts ``admit`` (places in the line, rising), run ``chunks`` in this order, then one token-decode step."""
+    """Take back what the prefilling prompts ``gives_way`` hold, which wait again; start the waiting prompts ``admit`` (places in the line,
+    rising), run ``chunks`` in this order, then one token-decode step."""
 
     admit: tuple[int, ...]
     chunks: tuple[Chunk, ...]
+    gives_way: tuple[int, ...] = ()
 
 
 def fits_ever(prompt: PromptView, limits: BatchLimits) -> bool:
@@ -94,22 +109,25 @@ def plan_step(view: BatchView, limits: BatchLimits) -> StepPlan:
     behind it, so that none starves. Only texts pass a prompt with pictures that waits for a row of pictures' share.
     Among started prompts the one with the least left to prefill goes first (a short text prompt overtakes a long one
     with pictures), except that a prompt passed over :data:`SKIPS_MAX` times goes before all others.
+
+    Held prompts come behind all others: they start when nobody else waits, get what others leave of the chunk budget, and give way, the
+    one that started last first, as soon as another prompt could start in their place.
     """
-    admit = _admissible(view, limits)
+    admit, gives_way = _admissible(view, limits)
     prompts = [*view.prefilling, *(view.waiting[place] for place in admit)]
-    order = sorted(range(len(prompts)), key=lambda index: _urgency(prompts[index], index))
+    order = sorted(set(range(len(prompts))).difference(gives_way), key=lambda index: _urgency(prompts[index], index))
     budget = limits.chunk_tokens
     chunks: list[Chunk] = []
     for index in order:
         prompt = prompts[index]
         end = _chunk_end(prompt, budget, first=not chunks)
-        if end == prompt.done or (end < prompt.prompt_tokens and budget * _CHUNK_SHARE_MIN < limits.chunk_tokens):
+        if end <= prompt.done or (end < prompt.prompt_tokens and budget * _CHUNK_SHARE_MIN < limits.chunk_tokens):
             continue
         chunks.append(Chunk(index, prompt.done, end))
         budget -= end - prompt.done
         if budget <= 0:
             break
-    return StepPlan(admit, tuple(chunks))
+    return StepPlan(admit, tuple(chunks), gives_way)
 
 
 def place_in_line(texts: Sequence[bool], text: bool) -> int:
@@ -146,14 +164,35 @@ def _kv_tokens(rows: int, row_tokens_max: int, prefill_tokens: int) -> int:
     return rows * row_tokens_max + prefill_tokens
 
 
-def _admissible(view: BatchView, limits: BatchLimits) -> tuple[int, ...]:
-    rows = view.rows + sum(prompt.choices for prompt in view.prefilling)
-    pictures = view.picture_rows + sum(prompt.choices for prompt in view.prefilling if prompt.pictures)
-    longest = max([view.row_tokens_max, *(prompt.tokens_total for prompt in view.prefilling)])
-    prefill = sum(prompt.prompt_tokens for prompt in view.prefilling)
+def _admissible(view: BatchView, limits: BatchLimits) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return who may start, and which held prompts give way for it: no more of them than it takes."""
+    admit = _startable(view, limits)
+    if len(admit) == sum(not prompt.held for prompt in view.waiting):
+        return _startable(view, limits, held_too=True), ()
+    held = [index for index, prompt in enumerate(view.prefilling) if prompt.held]
+    wanted = _startable(view, limits, gone=held)
+    gone: list[int] = []
+    while admit != wanted:
+        gone.append(held.pop())
+        admit = _startable(view, limits, gone=gone)
+    return admit, tuple(gone)
+
+
+def _startable(
+    view: BatchView, limits: BatchLimits, *, gone: Sequence[int] = (), held_too: bool = False
+) -> tuple[int, ...]:
+    """Return who may start when the prefilling prompts ``gone`` hold nothing; ``held_too``: those as well that can be prefilled in part."""
+    prefilling = [prompt for index, prompt in enumerate(view.prefilling) if index not in gone]
+    rows = view.rows + sum(prompt.choices for prompt in prefilling)
+    pictures = view.picture_rows + sum(prompt.choices for prompt in prefilling if prompt.pictures)
+    longest = max([view.row_tokens_max, *(prompt.tokens_total for prompt in prefilling)])
+    prefill = sum(prompt.prompt_tokens for prompt in prefilling)
     admit: list[int] = []
     share_is_full = False
-    for place, prompt in enumerate(view.waiting):
+    for place in sorted(range(len(view.waiting)), key=lambda place: view.waiting[place].held):
+        prompt = view.waiting[place]
+        if prompt.held and not (held_too and prompt.end > prompt.done):
+            continue
         if prompt.pictures:
             # One that alone is more than the share starts when no other has pictures: it must start some time.
             within = pictures + prompt.choices <= max(1, int(limits.sequences_max * PICTURE_ROWS_SHARE))
@@ -167,21 +206,21 @@ def _admissible(view: BatchView, limits: BatchLimits) -> tuple[int, ...]:
         rows, longest, prefill = rows + prompt.choices, longest_then, prefill + prompt.prompt_tokens
         pictures += prompt.choices if prompt.pictures else 0
         admit.append(place)
-    return tuple(admit)
+    return tuple(sorted(admit))
 
 
-def _urgency(prompt: PromptView, index: int) -> tuple[bool, int, int]:
+def _urgency(prompt: PromptView, index: int) -> tuple[bool, bool, int, int]:
     overdue = prompt.skipped >= SKIPS_MAX
-    return not overdue, 0 if overdue else prompt.prompt_tokens - prompt.done, index
+    return prompt.held, not overdue, 0 if overdue else prompt.prompt_tokens - prompt.done, index
 
 
 def _chunk_end(prompt: PromptView, budget: int, *, first: bool) -> int:
-    """Return where the prompt's next chunk ends; ``prompt.done`` when it cannot have one within ``budget``.
+    """Return where the prompt's next chunk ends; not beyond ``prompt.done`` when it cannot have one within ``budget``.
 
     The ``first`` chunk of a plan may exceed the budget up to the next border: waiting longer would not make it smaller.
     """
-    wanted = min(prompt.done + budget, prompt.prompt_tokens)
-    if prompt.borders is None or wanted == prompt.prompt_tokens:
+    wanted = min(prompt.done + budget, prompt.end)
+    if prompt.borders is None or wanted == prompt.end:
         return wanted
     place = bisect_right(prompt.borders, wanted)
     if place and prompt.borders[place - 1] > prompt.done:

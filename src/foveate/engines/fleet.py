@@ -25,6 +25,7 @@ from foveate.decisions.ownership import owner
 from foveate.decisions.routing import STREAM_TOKENS, Candidate, pick
 from foveate.encoders.port import UNKNOWN, Purpose
 from foveate.engines.affinity import Link, Memory
+from foveate.engines.arrivals import Arrivals
 from foveate.engines.port import EngineEvent, EngineInfo, EngineReport, EngineWork, Form
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.prompt_chain import chain
@@ -167,11 +168,11 @@ class Fleet:
 
     # ---------------------------------------------------------------------------------------------------------- engine
 
-    def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
         """See the port. A process without a place is passed over while another may have one."""
-        return self._generate(work)
+        return self._generate(work, arrivals)
 
-    async def _generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    async def _generate(self, work: EngineWork, arrivals: Arrivals | None) -> AsyncGenerator[EngineEvent, None]:
         links = chain(work, self.info.picture_token_id) if len(self._members) > 1 else ()
         full: list[Member] = []
         while True:
@@ -179,7 +180,7 @@ class Fleet:
             member = self._choose(able, len(work.token_ids), links)
             member.memory.note(links)
             try:
-                async with aclosing(self._ask(member, work)) as events:
+                async with aclosing(self._ask(member, work, arrivals)) as events:
                     async for event in events:
                         yield event
                 return
@@ -188,12 +189,14 @@ class Fleet:
                 if all(other in full for other in self._usable()):
                     raise
 
-    async def _ask(self, member: Member, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    async def _ask(
+        self, member: Member, work: EngineWork, arrivals: Arrivals | None
+    ) -> AsyncGenerator[EngineEvent, None]:
         """Have one process answer, and keep count of what it has to do."""
         weight = float(len(work.token_ids))
         member.answering.begin(weight)
         try:
-            async with aclosing(member.engine.generate(work)) as events:
+            async with aclosing(member.engine.generate(work, arrivals)) as events:
                 async for event in events:
                     if weight != STREAM_TOKENS:
                         member.answering.amount += STREAM_TOKENS - weight

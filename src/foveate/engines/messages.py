@@ -1,11 +1,14 @@
-"""What every engine process is told. Its answers are ``EngineEvent`` and the encoder's."""
+"""What engine processes are told; :class:`PictureReady` only those that can make use of it. Their answers are ``EngineEvent`` and the
+encoder's.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+from foveate.core.memory import Slot
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
-from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
+from foveate.engines.port import EngineWork, FailEvent, FinishEvent, PictureInput, TokenEvent
 from foveate.runtime.pulse import Ping, Pong
 
 
@@ -14,6 +17,19 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
 
     work: EngineWork
     submitted_at: float
+
+
+class PictureReady(msgspec.Struct, frozen=True, tag="picture_ready"):
+    """A picture that was not there when its prompt was sent is there now; ``index``: its place among the prompt's.
+
+    The last one of a prompt that is only prefilled brings ``out``, where its K/V are to go (:mod:`foveate.engines.embedded.messages`).
+    What comes for a request that has ended is ignored.
+    """
+
+    request_id: str
+    index: int
+    picture: PictureInput
+    out: Slot | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -7,7 +7,7 @@ import torch
 from foveate.core.errors import EngineFailed
 from foveate.encoders.tensors import read_embeddings
 from foveate.engines.port import PictureInput
-from foveate.models.port import Picture
+from foveate.models.port import Embeddings, Picture
 from foveate.runtime.port import ArenaAccess
 
 
@@ -34,6 +34,11 @@ def load_picture(arena: ArenaAccess, given: PictureInput, bytes_per_row: int, de
     embeddings.rows = embeddings.rows.to(device)
     embeddings.deep = tuple(level.to(device) for level in embeddings.deep)
     return Picture(embeddings, given.meta)
+
+
+def expected_picture(given: PictureInput) -> Picture:
+    """Return what stands for a picture that is not there yet: as many rows, of no width."""
+    return Picture(Embeddings(torch.empty((given.rows, 0))), given.meta)
 
 
 def _finite(tensor: torch.Tensor) -> bool:

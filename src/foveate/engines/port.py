@@ -8,7 +8,7 @@ Every implementation passes ``tests/contracts/test_engine_contract.py``.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import msgspec
 
@@ -19,20 +19,31 @@ from foveate.core.request import Sampling
 from foveate.core.stages import Span
 from foveate.core.tool_use import ToolCallDelta, ToolUse
 
+if TYPE_CHECKING:
+    from foveate.engines.arrivals import Arrivals
+
 Form = Literal["embeddings", "pixels", "bytes", "url"]
 FinishReason = Literal["stop", "length", "abort", "tool_calls"]
+NOT_THERE: Final = TensorBundle(Slot(0, 0), (), 0)
+"""The embeddings of a picture that is still being encoded."""
 
 
 class PictureInput(msgspec.Struct, frozen=True):
     """One picture of a prompt: its embeddings (:class:`foveate.core.media.EncodedImage`) and the processor's ``meta``.
 
     ``content`` names the embeddings: equal names mean equal embeddings, whenever and wherever they were made. Empty: unknown.
+    What else is known of a picture is known before its embeddings are (``NOT_THERE``).
     """
 
     embeddings: TensorBundle
     rows: int
     meta: dict[str, list[int]]
     content: str = ""
+
+    @property
+    def there(self) -> bool:
+        """Whether its embeddings are."""
+        return self.embeddings.slot.size > 0
 
 
 class PixelInput(msgspec.Struct, frozen=True):
@@ -98,7 +109,8 @@ class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
     The first event of a request carries ``spans``: llm_queue and llm_prefill, the latter ending when the engine sent this event; where it
     took pixels, mm_processor before them and vision_encode in between, if there was any. ``reasoning`` and ``calls`` of tools are beside
     ``text``, of engines that tell them apart.
-    It also carries ``prompt_logprobs``, where they were asked for: JSON as vLLM's, made where they are, as they may be many.
+    It also carries ``prompt_logprobs``, where they were asked for: JSON as vLLM's, made where they are, as they may be many; and ``ahead``,
+    the prompt's own prefill steps that ran before all of its pictures were known there to be there (:mod:`foveate.engines.arrivals`).
     """
 
     request_id: str
@@ -110,6 +122,7 @@ class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
     prompt_logprobs: bytes = b""
     reasoning: str = ""
     calls: list[ToolCallDelta] = []
+    ahead: tuple[Span, ...] = ()
 
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
@@ -243,8 +256,8 @@ class Engine(Protocol):
 
     accepts: frozenset[Form]
     features: frozenset[str]
-    """What it does beside what every engine does: names of :data:`foveate.core.request.OPTIONAL`, ``tools`` and
-    :data:`foveate.core.tool_use.AUTO_FEATURE`. The journey refuses the rest."""
+    """What it does beside what every engine does: names of :data:`foveate.core.request.OPTIONAL`, ``tools``,
+    :data:`foveate.core.tool_use.AUTO_FEATURE`, :data:`foveate.engines.arrivals.OVERLAP`. The journey refuses the rest, or does without."""
 
     @property
     def ready(self) -> bool:
@@ -260,8 +273,9 @@ class Engine(Protocol):
         """Load and wait until ready. Raises StartupError."""
         ...
 
-    def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
-        """Answer one prompt.
+    def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
+        """Answer one prompt. An engine that can (``OVERLAP``) is given pictures that are not there yet, with the ``arrivals`` that bring
+        them; it yields nothing before all have come.
 
         The iterator ends after the event that is ``last``. Closing it early cancels the request at once. Raises QueueFull,
         EngineUnavailable, EngineDied (what it was given to ended; another try may be answered) or EngineFailed instead of yielding

@@ -31,8 +31,9 @@ from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.encoders.port import UNKNOWN, Purpose
-from foveate.engines.messages import Cancel, Cancelled, Generate, Receives, Sends
-from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent, FinishEvent, Form
+from foveate.engines.arrivals import Arrivals
+from foveate.engines.messages import Cancel, Cancelled, Generate, PictureReady, Receives, Sends
+from foveate.engines.port import EngineEvent, EngineInfo, EngineWork, FailEvent, FinishEvent, Form, PictureInput
 from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Ready, Runtime, Worker, WorkerSpec
 from foveate.runtime.pulse import TICK_SECONDS, Pong, Pulse
@@ -272,17 +273,27 @@ class ProcessEngine:
 
     # ---------------------------------------------------------------------------------------------------------- engine
 
-    def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
         """See the port. The pictures' slots are read until the first event.
 
         Closed before that, it waits for the process to have let go of them: what it still read would be kept under the pictures' names.
         """
-        return self._answer(Generate(work, now()))
+        return self._answer(work, arrivals, now())
 
-    async def _answer(self, message: Generate) -> AsyncGenerator[EngineEvent, None]:
-        async with aclosing(self._events(*self._ask(message.work.request_id, message))) as events:
-            async for event in events:
-                yield event
+    async def _answer(
+        self, work: EngineWork, arrivals: Arrivals | None, asked: float
+    ) -> AsyncGenerator[EngineEvent, None]:
+        arrivals = arrivals or Arrivals(set())
+        message = Generate(arrivals.filled(work), asked)
+        worker, request_id, stream = self._ask(work.request_id, message)
+
+        def tell(index: int, picture: PictureInput) -> None:
+            worker.send(PictureReady(request_id, index, picture))
+
+        with arrivals.told(tell):
+            async with aclosing(self._events(worker, request_id, stream)) as events:
+                async for event in events:
+                    yield event
 
     def _ask(self, request_id: str, message: Any) -> tuple[Worker, str, _Stream]:
         """Send ``message``, which asks for an answer to a request; return what :meth:`_events` takes. Raises EngineUnavailable."""

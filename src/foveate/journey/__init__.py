@@ -1,6 +1,7 @@
 """The request's path: what happens to a request, in order.
 
-``STEPS`` are taken by every request; what stands in an :func:`each` by each of its media, all at once. A step reads what the
+``STEPS`` are taken by every request; what stands in an :func:`each` by each of its media, all at once. The last of these may leave pictures
+to be encoded while prefill of what stands before them runs (:mod:`foveate.journey.overlap`). A step reads what the
 steps before it left in the :class:`~foveate.journey.job.Job` and :class:`~foveate.journey.job.Item`, adds its own, or raises.
 
 ==========  ===========================================  =====================================  ==================================
@@ -36,6 +37,7 @@ from foveate.core.stages import Span
 from foveate.journey import relayed
 from foveate.journey.choose import choose, options_of
 from foveate.journey.job import Item, Job
+from foveate.journey.overlap import until_worth
 from foveate.journey.port import Unpacked
 from foveate.journey.recall import recall
 from foveate.journey.s1_admit import admit
@@ -59,6 +61,18 @@ def each(*steps: ItemStep) -> Step:
 
     The first failure ends the others and names its medium.
     """
+    one = each_one(*steps)
+
+    async def all_at_once(job: Job, tools: Tools) -> None:
+        if not job.items:
+            return
+        await together(one(item, job, tools) for item in job.items)
+
+    return all_at_once
+
+
+def each_one(*steps: ItemStep) -> ItemStep:
+    """Return the step that takes one medium through ``steps``; a failure names it."""
 
     async def one(item: Item, job: Job, tools: Tools) -> None:
         try:
@@ -69,12 +83,7 @@ def each(*steps: ItemStep) -> Step:
                 count(item, job)
             raise
 
-    async def all_at_once(job: Job, tools: Tools) -> None:
-        if not job.items:
-            return
-        await together(one(item, job, tools) for item in job.items)
-
-    return all_at_once
+    return one
 
 
 async def begin_media(job: Job, tools: Tools) -> None:
@@ -91,7 +100,7 @@ STEPS: Final[tuple[Step, ...]] = (
     unfold,
     price,
     each(recall),
-    each(embed),
+    until_worth(each_one(embed)),
     assemble,
 )
 """After these, :func:`foveate.journey.s7_generate.generate` streams the answer."""

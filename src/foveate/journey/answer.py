@@ -16,6 +16,7 @@ from foveate.journey import job_of, prepare
 from foveate.journey.port import Unpacked, Usage
 from foveate.journey.relayed import pass_on
 from foveate.journey.s7_generate import generate
+from foveate.journey.together import scope
 from foveate.observe.records import Outcome, outcome_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class JourneyAnswer:
         tools = self._service.tools
         self._service.check_open()
         try:
-            async with asyncio.timeout(max(self._job.deadline - now(), 0)):
+            async with asyncio.timeout(max(self._job.deadline - now(), 0)), scope() as self._job.tasks:
                 await prepare(self._job, tools)
                 self._events = (
                     pass_on(self._job, tools) if self._job.passing is not None else generate(self._job, tools)

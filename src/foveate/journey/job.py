@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,7 @@ from foveate.core.request import MediaPart, Request
 from foveate.core.stages import Span
 from foveate.decisions.budget import Shape
 from foveate.decisions.frames import FrameSampling
+from foveate.engines.arrivals import Arrivals
 from foveate.engines.port import EngineWork, RelayWork
 from foveate.journey.holds import Lease, SlotHold
 from foveate.journey.in_flight import Charge
@@ -110,6 +112,15 @@ class Given:
     meta: dict[str, list[int]]
 
 
+@dataclass(frozen=True)
+class Foreseen:
+    """What the prompt needs to know of a picture, and knows before it is encoded; as in :class:`foveate.core.media.PreparedImage`."""
+
+    replacement: str
+    rows: int
+    meta: dict[str, list[int]]
+
+
 @dataclass
 class Item:
     """One picture or video under way. Each step fills in what the next ones need; ``lease`` is set once the embeddings are there,
@@ -123,6 +134,9 @@ class Item:
     ``repeats`` tells that an earlier item of the request has the same content, ``counted`` that the totals include it. ``shape`` is the
     size that the model gets to see: the header's, or what the budget scales it down to. A medium that is named instead of sent is
     ``recalled``; its ``blob`` has a digest and no bytes, and ``inputs`` are set where the caches hold those, but no embeddings.
+
+    A picture is ``foreseen`` once it has been processed; ``place`` is its place among the prompt's pictures where the engine was given the
+    prompt without it.
     """
 
     part: MediaPart
@@ -149,6 +163,15 @@ class Item:
     frames: list[Item] = field(default_factory=list)
     moment: float | None = None
     given: Given | None = None
+    foreseen: Foreseen | None = None
+    place: int | None = None
+
+    @property
+    def facts(self) -> Visual | Foreseen:
+        """What the prompt needs to know of a picture that is there or foreseen."""
+        found = self.foreseen if self.lease is None else self.lease.entry
+        assert found is not None, "nobody has processed it"
+        return found
 
     @property
     def pictures(self) -> int:
@@ -188,6 +211,10 @@ class Job:
     ``charge`` is what it has under way; None for text. ``serving`` is the version of the model that answers it, ``encoder_version``
     its encoder's when it began with it, ``trial`` the one under way when that was chosen; ``_leave`` takes the request back from the
     version's users. In the end it is either ``work`` for an engine here, or ``passing`` on to another server.
+
+    ``tasks`` holds what works on its media up to the first token, and ``moved`` is set by each picture that gets further. ``spelled``: the
+    prompt's tokens are final; ``starts`` are the places in it where pictures begin. ``arrivals`` are the pictures that the engine was given
+    the prompt without.
     """
 
     request: Request
@@ -208,6 +235,11 @@ class Job:
     decoded: set[Hashable] = field(default_factory=set)
     fetching_since: float = 0.0
     inputs_ready_at: float = 0.0
+    tasks: asyncio.TaskGroup | None = None
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    spelled: bool = False
+    starts: list[int] = field(default_factory=list)
+    arrivals: Arrivals | None = None
     work: EngineWork | None = None
     passing: RelayWork | None = None
     adjustments: list[Adjustment] = field(default_factory=list)
@@ -233,6 +265,11 @@ class Job:
     def budget(self) -> Budget:
         """The tier that holds for this request, from its beginning to its end."""
         return self.request.caller.budget
+
+    @property
+    def shown(self) -> list[Item]:
+        """The pictures that the model gets to see, in prompt order, once all are there or foreseen."""
+        return [each for item in self.items for each in (item.seen if item.ready_at else [item])]
 
     @property
     def charged(self) -> Charge:

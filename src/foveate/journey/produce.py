@@ -15,6 +15,7 @@ from typing import TypeVar
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorEntry
+from foveate.caches.single_flight import Notice
 from foveate.core.clock import now
 from foveate.core.errors import EncodeFailed, EngineUnavailable, Failed, FoveateError
 from foveate.core.media import EncodedImage, PreparedImage
@@ -37,8 +38,11 @@ ALIGNMENT_BYTES = 64 * 8
 """Room for the alignment of the embedding tensor and its DeepStack levels (at most seven)."""
 
 
-async def produce(key: EncoderKey, source: Source, tools: Tools, started: float) -> Made:
-    """Prepare and encode one picture, and offer what was made to the caches. ``started`` is when it was asked for.
+async def produce(
+    key: EncoderKey, source: Source, tools: Tools, started: float, *, known: Notice[PreparedImage] | None = None
+) -> Made:
+    """Prepare and encode one picture, and offer what was made to the caches. ``started`` is when it was asked for. What the prompt needs to
+    know of the picture is told as ``known`` before it is encoded.
 
     Raises what its media worker and its encoder refuse it with.
     """
@@ -56,6 +60,8 @@ async def produce(key: EncoderKey, source: Source, tools: Tools, started: float)
     before = () if kept is not None else prepared.spans
     if source.serving.takes_pixels:
         return Made(inputs, before, kept is not None)
+    if known is not None:
+        known.tell(prepared)
     try:
         with _blamed("vision_encode", before[-1].end if before else started, before):
             lease, spans = await _encode(key, prepared, before, source, tools, deadline=deadline, started=started)

@@ -16,12 +16,13 @@ from foveate.caches.aliases import Content
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.keys import EncoderKey
 from foveate.caches.processor import ProcessorEntry
+from foveate.caches.single_flight import Notice
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, FoveateError
-from foveate.core.media import RAW, ImageOptions
+from foveate.core.media import RAW, ImageOptions, PreparedImage
 from foveate.core.stages import Span
 from foveate.journey.holds import Lease
-from foveate.journey.job import Item, Job
+from foveate.journey.job import Foreseen, Item, Job
 from foveate.journey.named_film import packed
 from foveate.journey.produce import produce
 from foveate.journey.source import Encoded, Source
@@ -48,46 +49,60 @@ async def embed(item: Item, job: Job, tools: Tools) -> None:
         job.ledger.counts.encoder_cache_hits += 1
         item.ledger.spared("encoder_cache", item.lease.entry.cost_ms)
     else:
-        # The flight may outlive this request, so it has a hold of its own on what it starts from.
-        start = start_of(item)
-        assert start is not None, "a picture to be made has neither bytes nor inputs"
-        source = Source(start, job.request.caller.tenant, job.serving, request=job.request.id)
-        leave = job.serving.enter()
-
-        def ended() -> None:
-            source.release()
-            leave()
-
-        try:
-            made, shared = await tools.flights.share(
-                key,
-                start=lambda: produce(key, source, tools, asked),
-                lease=lambda made: made.again(),
-                ended=ended,
-                # It is the first asker's deadline; who joined late has time left.
-                anew=lambda error: isinstance(error, DeadlineExceeded),
-            )
-        except FoveateError as error:
-            item.ledger.spans(since(error.spans, asked))
-            raise
-        item.lease = made.lease
-        if shared:
-            item.ledger.spared("in_flight", made.lease.entry.cost_ms)
-            if isinstance(made.lease.entry, EncoderEntry):
-                tools.encoder_cache.joined(key, made.lease.entry)
-            if not made.processor_hit:
-                tools.processor_cache.shared()
-            job.ledger.counts.shared += 1
-        else:
-            item.ledger.spent.charge(made.spans)
-        if made.processor_hit and not shared:
-            job.ledger.counts.processor_cache_hits += 1
-            item.ledger.spared("processor_cache", made.lease.entry.cost_ms, "media_decode", "mm_processor")
-        item.ledger.spans(since(made.spans, asked))
+        await _join_flight(item, key, job, tools, asked=asked)
     offer_sample(item, key, job)
     item.release_media()
     item.ready_at = now()
     item.ledger.ready(item.ready_at)
+
+
+async def _join_flight(item: Item, key: EncoderKey, job: Job, tools: Tools, *, asked: float) -> None:
+    """Set ``item.lease`` to what one flight makes for all who wait for the same picture."""
+    # The flight may outlive this request, so it has a hold of its own on what it starts from.
+    start = start_of(item)
+    assert start is not None, "a picture to be made has neither bytes nor inputs"
+    source = Source(start, job.request.caller.tenant, job.serving, request=job.request.id)
+    leave = job.serving.enter()
+
+    def ended() -> None:
+        source.release()
+        leave()
+
+    known: Notice[PreparedImage] = Notice()
+    try:
+        made, shared = await tools.flights.share(
+            key,
+            start=lambda: produce(key, source, tools, asked, known=known),
+            lease=lambda made: made.again(),
+            ended=ended,
+            notice=known,
+            hear=lambda prepared: foresee(item, prepared, job),
+            # It is the first asker's deadline; who joined late has time left.
+            anew=lambda error: isinstance(error, DeadlineExceeded),
+        )
+    except FoveateError as error:
+        item.ledger.spans(since(error.spans, asked))
+        raise
+    item.lease = made.lease
+    if shared:
+        item.ledger.spared("in_flight", made.lease.entry.cost_ms)
+        if isinstance(made.lease.entry, EncoderEntry):
+            tools.encoder_cache.joined(key, made.lease.entry)
+        if not made.processor_hit:
+            tools.processor_cache.shared()
+        job.ledger.counts.shared += 1
+    else:
+        item.ledger.spent.charge(made.spans)
+    if made.processor_hit and not shared:
+        job.ledger.counts.processor_cache_hits += 1
+        item.ledger.spared("processor_cache", made.lease.entry.cost_ms, "media_decode", "mm_processor")
+    item.ledger.spans(since(made.spans, asked))
+
+
+def foresee(item: Item, prepared: PreparedImage, job: Job) -> None:
+    """Note what the prompt needs to know of a picture that is about to be encoded."""
+    item.foreseen = Foreseen(prepared.replacement, prepared.rows, prepared.meta)
+    job.moved.set()
 
 
 def start_of(item: Item) -> Encoded | Lease[ProcessorEntry] | None:

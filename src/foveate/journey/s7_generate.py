@@ -1,6 +1,7 @@
 """Step 7: put the prompt together, hand it to the engine, and wait for the first token.
 
-The prompt's token ids are final only here, when every picture's rows are known. A request whose engine dies before the first token is
+The prompt's token ids are final only when every picture's rows are known: here, or where prefill begins before all pictures are encoded
+(:mod:`foveate.journey.overlap`). A request whose engine dies before the first token is
 asked again, once: of another engine, or of its successor, which is waited for within a bound. In flight on two deaths, it is not tried a
 third time.
 """
@@ -18,8 +19,9 @@ from foveate.caches.processor import ProcessorEntry
 from foveate.core.clock import now
 from foveate.core.errors import EngineDied, EngineUnavailable, InvalidParameter
 from foveate.core.stages import Span
-from foveate.engines.port import EngineEvent, EngineWork, PictureInput, PixelInput, TokenEvent
-from foveate.journey.job import Item, Job
+from foveate.engines.arrivals import Arrivals
+from foveate.engines.port import NOT_THERE, EngineEvent, EngineWork, PictureInput, PixelInput, TokenEvent
+from foveate.journey.job import Foreseen, Item, Job
 from foveate.journey.restarts import engine_back
 from foveate.journey.s1_admit import answer_tokens
 from foveate.journey.tools import Tools
@@ -29,27 +31,37 @@ PROMPT_LOGPROBS_MAX: Final = 32_768
 """Log-probabilities told of one prompt: about 3 MB of JSON, some 50 ms of the engine's process."""
 
 
-async def assemble(job: Job, tools: Tools) -> None:
-    """Set ``job.work``. Raises PromptTooLong, now that the pictures' true rows are known, InvalidParameter."""
+async def spell_out(job: Job, tools: Tools) -> None:
+    """Set the prompt's final token ids, now that the pictures' true rows are known. Raises PromptTooLong."""
     assert job.prompt is not None
-    job.inputs_ready_at = max((item.ready_at for item in job.items), default=job.inputs_ready_at)
-    seen = [each for item in job.items for each in item.seen]
-    entries = [each.lease.entry for each in seen if each.lease is not None]
-    if len(entries) < job.prompt.pictures:
+    facts = [each.facts for each in job.shown]
+    if len(facts) < job.prompt.pictures:
         await unfold(job, tools)  # some frames of a video could not be decoded
-    if entries:
-        job.token_ids = await job.serving.text.tokenize(job.prompt, [entry.replacement for entry in entries])
-    rows = sum(entry.rows for entry in entries)
+    if facts:
+        job.token_ids = await job.serving.text.tokenize(job.prompt, [each.replacement for each in facts])
+    rows = sum(each.rows for each in facts)
     job.text_tokens = len(job.token_ids) - rows
     job.ledger.counts.text_tokens = job.text_tokens
     job.ledger.counts.visual_tokens = rows
-    tokens_max = answer_tokens(job, tools, visual_tokens=rows)
+    job.spelled = True
+
+
+async def assemble(job: Job, tools: Tools) -> None:
+    """Set ``job.work``, and ``job.arrivals`` where pictures are missing. Raises PromptTooLong, InvalidParameter."""
+    if not job.spelled:
+        await spell_out(job, tools)
+    tokens_max = answer_tokens(job, tools, visual_tokens=job.ledger.counts.visual_tokens)
     _judge_prompt_logprobs(job)
+    shown = job.shown
+    for place, each in enumerate(shown):
+        each.place = place if each.lease is None else None
+    missing = {each.place for each in shown if each.place is not None}
+    job.arrivals = Arrivals(missing) if missing else None
     job.work = EngineWork(
         request_id=job.request.id,
         token_ids=job.token_ids,
-        pictures=[_picture(entry) for entry in entries if isinstance(entry, EncoderEntry)],
-        pixels=[_pixels(each) for each in seen if job.serving.takes_pixels],
+        pictures=[] if job.serving.takes_pixels else [input_of(each) for each in shown],
+        pixels=[_pixels(each) for each in shown if job.serving.takes_pixels],
         sampling=msgspec.structs.replace(job.request.sampling, tokens_max=tokens_max),
         deadline=job.deadline,
         scope=job.scope,
@@ -73,8 +85,14 @@ def _judge_prompt_logprobs(job: Job) -> None:
         )
 
 
-def _picture(entry: EncoderEntry) -> PictureInput:
-    return PictureInput(entry.embeddings, entry.rows, entry.meta, entry.content)
+def input_of(item: Item) -> PictureInput:
+    """Return a picture as the engine takes it; without its embeddings where they are only foreseen."""
+    facts = item.facts
+    if isinstance(facts, EncoderEntry):
+        return PictureInput(facts.embeddings, facts.rows, facts.meta, facts.content)
+    assert isinstance(facts, Foreseen), "an engine that takes embeddings is given those"
+    assert item.key is not None
+    return PictureInput(NOT_THERE, facts.rows, facts.meta, item.key.name())
 
 
 def _pixels(item: Item) -> PixelInput:
@@ -99,7 +117,7 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
                 detail="the engine restarted with another encoder than the pictures were encoded by"
             )
         try:
-            async with aclosing(engine.generate(job.work)) as events:
+            async with aclosing(engine.generate(job.work, job.arrivals)) as events:
                 async for event in events:
                     if not begun and isinstance(event, TokenEvent):
                         begun = True
@@ -115,10 +133,12 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
 
 def _close_window(job: Job, event: TokenEvent) -> None:
     """Enter the engine's stages, which follow one another: llm_queue from when its inputs were ready, llm_prefill until the first token is
-    here, and what an engine that takes pixels does before and between.
+    here, and what an engine that takes pixels does before and between. What was prefilled before its last picture was ready is told apart:
+    that time belongs to the stages of this picture.
     """
     arrived = now()
-    reached = job.inputs_ready_at
+    reached = max((item.ready_at for item in job.items), default=job.inputs_ready_at)
+    job.ledger.prefilled_ahead(event.ahead, reached)
     given = event.spans or (Span("llm_prefill", reached, arrived),)
     if given[0].start > reached:
         given = (Span("llm_queue", reached, given[0].start), *given)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from foveate.core.errors import FoveateError
@@ -11,10 +12,18 @@ from foveate.core.errors import FoveateError
 
 async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Wait for all of ``work``. The first failure cancels the rest; raises the one to report."""
+    async with scope() as tasks:
+        for each in work:
+            tasks.create_task(each)
+
+
+@asynccontextmanager
+async def scope() -> AsyncIterator[asyncio.TaskGroup]:
+    """Hold tasks that the block begins: it ends when all have. The first failure, the block's own too, cancels the rest and the block;
+    raises the one to report."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            for each in work:
-                tasks.create_task(each)
+            yield tasks
     except BaseExceptionGroup as group:
         raise _first(group) from group
 

@@ -43,6 +43,8 @@ class Limits:
     """Whether embeddings that clients computed themselves are accepted in place of pictures."""
     detail_low_pixels: int = 512 * 512
     """``detail: low`` caps a picture at this many pixels, where the model's processor can be told to."""
+    prefill_overlap: bool = False
+    """Whether an engine that can may begin with a prompt while later pictures of it are still encoded."""
     engine_wait_seconds: float = 4.0
     """How long a request without a token waits for an engine that is restarting before it is refused."""
 

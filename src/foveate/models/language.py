@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foveate.models.families import Family, picture_token_id, wrong_transformers
-from foveate.models.port import Picture, Positions
+from foveate.models.port import Embeddings, Picture, Positions
 
 
 class TransformersLanguageModel:
@@ -129,25 +129,25 @@ class TransformersLanguageModel:
         """Return rows ``first``..``last`` of all pictures' embeddings in the shape that the family's forward takes."""
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        rows = self._rows([picture.embeddings.rows for picture in pictures], first, last)
+        cuts: list[tuple[Embeddings, int, int]] = []
+        offset = 0
+        for embeddings in (picture.embeddings for picture in pictures):
+            count = embeddings.rows.shape[0]
+            low, high = max(first - offset, 0), min(last - offset, count)
+            if low < high:
+                cuts.append((embeddings, low, high))
+            offset += count
+        rows = self._joined([each.rows[low:high] for each, low, high in cuts])
         features = BaseModelOutputWithPooling(pooler_output=rows[None] if self._family.stacked else [rows])
-        levels = len(pictures[0].embeddings.deep)
+        levels = range(len(cuts[0][0].deep))
         if levels:
             features.deepstack_features = [
-                [self._rows([picture.embeddings.deep[level] for picture in pictures], first, last)]
-                for level in range(levels)
+                [self._joined([each.deep[level][low:high] for each, low, high in cuts])] for level in levels
             ]
         return features
 
-    def _rows(self, parts: Sequence[torch.Tensor], first: int, last: int) -> torch.Tensor:
-        chosen: list[torch.Tensor] = []
-        offset = 0
-        for part in parts:
-            low, high = max(first - offset, 0), min(last - offset, part.shape[0])
-            if low < high:
-                chosen.append(part[low:high])
-            offset += part.shape[0]
-        return torch.cat(chosen).to(self._device, self._dtype)
+    def _joined(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(parts).to(self._device, self._dtype)
 
     @torch.inference_mode()
     def decode(

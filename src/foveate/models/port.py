@@ -174,7 +174,10 @@ class LanguageModel(Protocol):
     eos_token_ids: frozenset[int]
 
     def positions(self, token_ids: Sequence[int], pictures: Sequence[Picture]) -> Positions:
-        """Return the prompt's positions (never kept on the model: ``rope_deltas`` is shared state)."""
+        """Return the prompt's positions (never kept on the model: ``rope_deltas`` is shared state).
+
+        Of the pictures only ``meta`` and the number of rows count.
+        """
         ...
 
     def chunk_borders(self, token_ids: Sequence[int]) -> Sequence[int] | None:
@@ -202,7 +205,10 @@ class LanguageModel(Protocol):
         start: int,
         end: int,
     ) -> torch.Tensor:
-        """Run rows ``start``..``end`` of the prompt into ``cache``; return the last logits, float32 [vocabulary]."""
+        """Run rows ``start``..``end`` of the prompt into ``cache``; return the last logits, float32 [vocabulary].
+
+        Of pictures without a part in these only the number of rows counts.
+        """
         ...
 
     def decode(

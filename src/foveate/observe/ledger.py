@@ -134,6 +134,7 @@ class RequestLedger:
         self.spent = Spent()
         self.role: Role | None = None
         self._spans: list[Span] = []
+        self._ahead: tuple[Span, ...] = ()
         self._items: dict[int, ItemLedger] = {}
         self._choices: dict[int, _Choice] = {}
         self._gaps: TokenGaps | None = None
@@ -159,6 +160,17 @@ class RequestLedger:
         """Add finished spans of the request itself."""
         for span in spans:
             self.span(span)
+
+    def prefilled_ahead(self, steps: Iterable[Span], ready_at: float) -> None:
+        """Note the request's own prefill steps that began before its last picture was ready, at ``ready_at``: the time of each until then.
+
+        That is the time that overlap saved, where prefill and encoder each have cores or a device of their own; where they share them,
+        the encoder took longer for it. It is no stage: this time belongs to the picture that was still being made.
+        """
+        if self._observed:
+            self._ahead = tuple(
+                Span(step.stage, step.start, min(step.end, ready_at)) for step in steps if step.start < ready_at
+            )
 
     def item(self, index: int) -> ItemLedger:
         """Return the part of the ledger that belongs to the picture ``index``."""
@@ -204,6 +216,7 @@ class RequestLedger:
             total_ms=max(now - self.received_at, 0.0) * 1e3,
             starts=folded.starts,
             critical=None if folded.critical is None else items[folded.critical].index,
+            overlap_ms=sum(step.end - step.start for step in self._ahead) * 1e3 if self._ahead else None,
         )
 
     def _fold(self, until: float) -> tuple[list[ItemLedger], Folded]:
@@ -218,18 +231,22 @@ class RequestLedger:
         return items, folded
 
     def server_timing(self) -> str:
-        """Return the ``Server-Timing`` value: finished stages, ``ttft`` and ``unattributed``, ``dur`` in milliseconds.
+        """Return the ``Server-Timing`` value: finished stages, ``ttft`` and ``unattributed``, ``dur`` in milliseconds; and where prefill
+        began before all pictures were encoded, ``prefill_overlap``, which is not part of the sum.
 
         For an error answer (no first token) ``ttft`` is absent and ``unattributed`` is what the stages leave of the
         time until now. Empty where the request is not observed.
         """
         if not self._observed:
             return ""
-        stages, ttft_ms, unattributed_ms = self.breakdown().rounded()
+        breakdown = self.breakdown()
+        stages, ttft_ms, unattributed_ms = breakdown.rounded()
         parts = [f"{stage};dur={ms:.3f}" for stage, ms in stages.items()]
         if ttft_ms is not None:
             parts.append(f"ttft;dur={ttft_ms:.3f}")
         parts.append(f"unattributed;dur={unattributed_ms:.3f}")
+        if breakdown.overlap_ms is not None:
+            parts.append(f"prefill_overlap;dur={breakdown.overlap_ms:.3f}")
         return ", ".join(parts)
 
     def end(
@@ -264,6 +281,7 @@ class RequestLedger:
             role=self.role,
             gaps=self._gaps,
             span=self.span_of_request,
+            ahead=self._ahead,
         )
 
     def _engine_seen_ms(self, breakdown: Breakdown) -> float:

@@ -162,6 +162,8 @@ class Observer:
         observe("foveate_unattributed_seconds", modality, topology, value=breakdown.unattributed_ms / 1e3)
         for stage, ms in breakdown.stages.items():
             observe("foveate_stage_seconds", stage, modality, topology, value=ms / 1e3)
+        if breakdown.overlap_ms is not None:
+            observe("foveate_prefill_overlap_seconds", topology, value=breakdown.overlap_ms / 1e3)
         if breakdown.tpot_ms is not None:
             observe("foveate_tpot_seconds", modality, topology, value=breakdown.tpot_ms / 1e3)
         if record.gaps is not None:

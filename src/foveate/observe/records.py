@@ -80,7 +80,8 @@ class Breakdown(msgspec.Struct, frozen=True):
     Once there was a first token, ``ttft_ms == sum(stages.values()) + unattributed_ms``. Before that (an error answer)
     ``ttft_ms`` is ``None`` and the same sum equals ``total_ms``. ``tpot_ms`` is ``None`` with fewer than two output
     events. ``starts`` tells when each stage of the critical path began, counted from the request's arrival, and ``critical`` the
-    index of the item on that path (``None``: no item was touched).
+    index of the item on that path (``None``: no item was touched). ``overlap_ms`` is prefill that ran before the last picture was ready
+    (:meth:`foveate.observe.ledger.RequestLedger.prefilled_ahead`), ``None`` where none did; it is not part of the sum.
     """
 
     stages: dict[Stage, float]
@@ -90,6 +91,7 @@ class Breakdown(msgspec.Struct, frozen=True):
     total_ms: float
     starts: dict[Stage, float] = {}
     critical: int | None = None
+    overlap_ms: float | None = None
 
     def rounded(self) -> tuple[dict[Stage, float], float | None, float]:
         """Return stages, ``ttft_ms`` and ``unattributed_ms`` in whole microseconds, still closing to the digit.
@@ -155,7 +157,8 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     ``limit_name`` is the limit that refused it, of a tier or of the server. ``spent`` includes that of all items; ``spans``
     are the request's own, as they were recorded, and ``trace`` is the trace that its caller said it belongs to.
     ``role`` is that of the model's version which it was given to while a new one was on trial. ``gaps`` are None where no choice
-    had two outputs. ``span`` is the request's own span, which others' spans go under; None where nothing is traced.
+    had two outputs. ``span`` is the request's own span, which others' spans go under; None where nothing is traced. ``ahead`` are the
+    prefill steps of ``breakdown.overlap_ms``.
     """
 
     request_id: str
@@ -177,3 +180,4 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     role: Role | None = None
     gaps: TokenGaps | None = None
     span: TraceContext | None = None
+    ahead: tuple[Span, ...] = ()

@@ -78,8 +78,10 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     ``version`` is ``stable`` or ``canary`` of a request with media while a new version of the model is on trial, else null.
     ``fetch_bytes`` to ``cache_saved_ms`` are what it took (:class:`foveate.observe.spending.Spent`), items included.
     ``starts_ms`` says when the stages that are not null began, in the order of the fields, counted from the request's arrival, and
-    ``critical`` which item's stages they are. ``items`` lists at most ITEMS_MAX pictures, those that were ready last, and fewer where a
-    line would be longer than LINE_BYTES_MAX; ``items_omitted`` counts the rest.
+    ``critical`` which item's stages they are. ``prefill_overlap_ms`` is prefill that ran before the last picture was ready and so is in no
+    stage (:meth:`foveate.observe.ledger.RequestLedger.prefilled_ahead`), ``prefill_overlap_start_ms`` when it began. ``items`` lists at
+    most ITEMS_MAX pictures, those that were ready last, and fewer where a line would be longer than LINE_BYTES_MAX; ``items_omitted``
+    counts the rest.
     """
 
     time: str
@@ -108,6 +110,8 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: float = 0.0
     starts_ms: list[float] = []
     critical: int | None = None
+    prefill_overlap_ms: float | None = None
+    prefill_overlap_start_ms: float | None = None
     images: int = 0
     videos: int = 0
     frames: int = 0
@@ -142,7 +146,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
 def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> RequestLine:
     """Return a record's line, with ``items_max`` items. ``wall`` is when the request ended, in seconds since the epoch."""
     stages, ttft_ms, unattributed_ms = record.breakdown.rounded()
-    tpot_ms = record.breakdown.tpot_ms
+    tpot_ms, overlap_ms = record.breakdown.tpot_ms, record.breakdown.overlap_ms
     counts = record.counts
     return RequestLine(
         time=_moment(wall),
@@ -172,6 +176,8 @@ def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> Re
         total_ms=round(record.breakdown.total_ms, 3),
         starts_ms=_rounded(record.breakdown.starts),
         critical=record.breakdown.critical,
+        prefill_overlap_ms=None if overlap_ms is None else round(overlap_ms, 3),
+        prefill_overlap_start_ms=round((record.ahead[0].start - record.received_at) * 1e3, 3) if record.ahead else None,
         images=counts.images,
         videos=counts.videos,
         frames=counts.frames,

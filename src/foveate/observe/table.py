@@ -55,6 +55,9 @@ def _requests() -> list[Metric]:
     stage = "Time of a stage on the critical path of a request that reached its first token."
     total = "From the request's last byte to its end, whatever the end."
     gap = "Time between two outputs of a choice, for each token of the later one."
+    overlap = (
+        "Prefill that ran before a request's last picture was ready, of requests where any did: what overlap saved."
+    )
     tpot = "Mean time per output token after the first, one observation a request."
     return [
         row("requests_total", "counter", "Requests ended, by how they ended.", (ENDED_MODALITY, OUTCOME)),
@@ -65,6 +68,7 @@ def _requests() -> list[Metric]:
         row("stage_seconds", "histogram", stage, (STAGE, *over), SECONDS),
         row("unattributed_seconds", "histogram", "Time before the first token that no stage covers.", over, SECONDS),
         row("item_stage_seconds", "histogram", "A picture's time in a stage, critical or not.", (ITEM_STAGE,), SECONDS),
+        row("prefill_overlap_seconds", "histogram", overlap, (TOPOLOGY,), SECONDS),
         row("tpot_seconds", "histogram", tpot, over, TOKEN_SECONDS),
         row("inter_token_seconds", "histogram", gap, over, TOKEN_SECONDS),
     ]

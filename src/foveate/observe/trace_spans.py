@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from opentelemetry.sdk.resources import Resource
@@ -74,6 +74,7 @@ class _Writer:
         record = self._record
         root = self._context(self._root_id)
         yield from self._stages(record.spans, root)
+        yield from self._stages(record.ahead, root, {"foveate.overlapped": True})
         for item in record.items:
             yield from self._item(item, root)
         first = record.breakdown.ttft_ms
@@ -103,13 +104,15 @@ class _Writer:
             facts["foveate.found"] = item.found
         yield self._span("item", context, root, window, facts)
 
-    def _stages(self, spans: Sequence[Span], parent: SpanContext) -> Iterator[ReadableSpan]:
+    def _stages(
+        self, spans: Sequence[Span], parent: SpanContext, more: Mapping[str, AttributeValue] | None = None
+    ) -> Iterator[ReadableSpan]:
         for span in spans:
             if not self._left:
                 self._omitted += 1
                 continue
             self._left -= 1
-            facts: dict[str, AttributeValue] = {"foveate.process": PROCESSES[span.stage]}
+            facts: dict[str, AttributeValue] = {"foveate.process": PROCESSES[span.stage], **(more or {})}
             if span.cost_ms:
                 facts["foveate.cost_ms"] = round(span.cost_ms, 3)
             yield self._span(span.stage, self._context(), parent, (span.start, span.end), facts)

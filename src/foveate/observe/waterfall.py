@@ -18,7 +18,8 @@ AFTER_ITEMS: Final = ("llm_queue", "llm_prefill", "upstream")
 class Bar(msgspec.Struct, frozen=True):
     """One stage of the request itself (``item`` None) or of one of its items: milliseconds from the request's arrival.
 
-    ``critical``: it lies on the path that the first token waited for. ``stage`` may be ``tpot``, the time after the first token.
+    ``critical``: it lies on the path that the first token waited for. ``stage`` may be ``tpot``, the time after the first token. A
+    request's llm_prefill that is not critical ran while a picture was still being encoded.
     """
 
     item: int | None
@@ -47,6 +48,8 @@ def waterfall(line: RequestLine) -> Waterfall:
     own = [stage for stage in stages if stage not in STAGES[1:7] or line.critical not in shown]
     before = [Bar(None, stage, starts[stage], stages[stage], True) for stage in own if stage not in AFTER_ITEMS]
     after = [Bar(None, stage, starts[stage], stages[stage], True) for stage in own if stage in AFTER_ITEMS]
+    if line.prefill_overlap_ms is not None and line.prefill_overlap_start_ms is not None:
+        after.insert(0, Bar(None, "llm_prefill", line.prefill_overlap_start_ms, line.prefill_overlap_ms, False))
     bars = [*before, *(bar for item in line.items for bar in _item(item, item.index == line.critical)), *after]
     if line.ttft_ms is not None and line.tpot_ms is not None:
         bars.append(Bar(None, "tpot", line.ttft_ms, max(line.total_ms - line.ttft_ms, 0.0), False))

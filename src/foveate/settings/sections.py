@@ -68,6 +68,10 @@ class EngineSettings(Section):
     prefill_chunk_tokens: int = setting(
         512, "Prompt tokens prefilled between two token-decode steps of running streams.", low=16, high=65536
     )
+    prefill_overlap: bool = setting(
+        True,
+        "Begin with a prompt while later pictures of it are still encoded. The embedded engine can; others get all pictures at once.",
+    )
     kv_tokens_max: int = setting(
         131072, "KV-cache capacity in tokens, over all sequences; a request that does not fit waits.", low=256
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foveate.caches.single_flight import SingleFlight
+from foveate.caches.single_flight import Notice, SingleFlight
 from foveate.core.errors import Draining, FetchFailed
 
 
@@ -84,6 +84,31 @@ async def test_one_work_for_all_and_a_lease_for_each() -> None:
             assert world.open == 1
             hold.release()
         assert world.open == 0
+
+
+async def test_what_work_tells_before_its_end_is_heard_by_all_who_wait() -> None:
+    world = World()
+    notice: Notice[str] = Notice()
+    heard: dict[int, list[str]] = {number: [] for number in range(4)}
+
+    def wait(shared: Flights, number: int) -> asyncio.Task[tuple[Hold, bool]]:
+        own = notice if number == 0 else Notice[str]()  # only that of whoever began is told
+        return asyncio.create_task(
+            shared.share("k", world.work, Hold.again, notice=own, hear=lambda news: heard[number].append(news))
+        )
+
+    async with flights() as shared:
+        waiters = [wait(shared, number) for number in range(3)]
+        await settle()
+        waiters[1].cancel()
+        await settle()
+        notice.tell("rows")
+        late = wait(shared, 3)
+        await settle()
+        assert heard == {0: ["rows"], 1: [], 2: ["rows"], 3: ["rows"]}
+        world.gate.set()
+        for hold, _ in await asyncio.gather(waiters[0], waiters[2], late):
+            hold.release()
 
 
 async def test_who_joined_late_begins_once_anew_when_the_time_of_those_before_ran_out() -> None:

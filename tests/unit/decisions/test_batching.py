@@ -101,6 +101,107 @@ def test_fits_ever(prompt: PromptView, fits: bool) -> None:
     assert plan_step(view([prompt]), LIMITS).admit == ((0,) if fits else ())
 
 
+HELD = PromptView(300, 10, ready=120, pictures=True)
+"""Of its 300 tokens 120 stand before a picture that is not there."""
+
+
+def test_a_held_prompt_is_prefilled_up_to_the_picture_that_is_missing() -> None:
+    done, ends = 0, []
+    while chunks := plan_step(view(prefilling=[msgspec.structs.replace(HELD, done=done)]), LIMITS).chunks:
+        done = chunks[0].end
+        ends.append(done)
+    assert ends == [100, 120]
+    assert plan_step(view(prefilling=[msgspec.structs.replace(HELD, done=120, ready=None)]), LIMITS).chunks
+
+
+def test_what_was_recalled_beyond_a_missing_picture_is_no_chunk() -> None:
+    assert not plan_step(view(prefilling=[msgspec.structs.replace(HELD, done=200)]), LIMITS).chunks
+
+
+def test_held_prompts_keep_borders() -> None:
+    held = PromptView(300, 1, ready=90, borders=[40, 90, 260, 300])
+    assert plan_step(view(prefilling=[held]), LIMITS).chunks == (Chunk(0, 0, 90),)
+    uncut = PromptView(400, 1, ready=260, borders=[40, 260, 300])
+    assert plan_step(view(prefilling=[msgspec.structs.replace(uncut, done=40)]), LIMITS).chunks == (Chunk(0, 40, 260),)
+
+
+def test_chunks_of_held_prompts_come_after_all_others() -> None:
+    others = [PromptView(900, 10, done=850), PromptView(30, 10)]
+    held = msgspec.structs.replace(HELD, done=110, skipped=SKIPS_MAX)
+    assert plan_step(view(prefilling=[held, *others]), LIMITS).chunks == (
+        Chunk(2, 0, 30),
+        Chunk(1, 850, 900),
+        Chunk(0, 110, 120),
+    )
+    assert plan_step(view(prefilling=[held, PromptView(900, 10)]), LIMITS).chunks == (Chunk(1, 0, 100),)
+
+
+def test_a_held_prompt_starts_when_nobody_else_waits() -> None:
+    assert plan_step(view([HELD]), LIMITS).admit == (0,)
+    assert plan_step(view([HELD, PromptView(5, 5)]), LIMITS).admit == (0, 1)
+    full = plan_step(view([HELD, PromptView(5, 5)], rows=3, row_tokens_max=10), LIMITS)
+    assert full.admit == (1,), "the last row is for whom nothing holds up, though it came later"
+    assert not plan_step(view([HELD, PromptView(900, 900)], rows=3, row_tokens_max=400), LIMITS).admit
+    assert not plan_step(view([msgspec.structs.replace(HELD, ready=0)]), LIMITS).admit, (
+        "it would hold a row for nothing"
+    )
+
+
+def test_held_prompts_give_way_and_no_more_of_them_than_it_takes() -> None:
+    held = [msgspec.structs.replace(HELD, done=done) for done in (120, 60, 0)]
+    plan = plan_step(view([PromptView(5, 5), PromptView(5, 5)], held, rows=1, row_tokens_max=10), LIMITS)
+    assert (plan.admit, plan.gives_way) == ((0, 1), (2, 1))
+    assert [chunk.index for chunk in plan.chunks] == [3, 4], (
+        "who gives way has no chunk, and the first has all that it can have"
+    )
+    nothing = plan_step(view([PromptView(900, 900)], held[:1], rows=3, row_tokens_max=400), LIMITS)
+    assert (nothing.admit, nothing.gives_way) == ((), ()), "giving way would not help"
+    assert plan_step(view([HELD], held[:1]), LIMITS).gives_way == (), "not for one that waits for a picture too"
+
+
+def test_held_pictures_make_room_for_pictures_within_their_share() -> None:
+    ready = PromptView(5, 5, pictures=True)
+    plan = plan_step(view([ready], [HELD, HELD, HELD]), LIMITS)
+    assert (plan.admit, plan.gives_way) == ((0,), (2,))
+
+
+held_prompts = st.builds(
+    PromptView, prompt_tokens=st.just(300), tokens_max=st.integers(1, 100), ready=st.integers(0, 299)
+)
+
+
+@given(st.lists(st.builds(PromptView, prompt_tokens=st.integers(1, 400), tokens_max=st.integers(1, 100)), max_size=8),
+       st.lists(held_prompts, max_size=8))  # fmt: skip
+def test_held_prompts_delay_nobody(arrivals: list[PromptView], held: list[PromptView]) -> None:
+    """Whatever waits for pictures, the others start and are prefilled in the same plans as without."""
+
+    def run(held: list[PromptView]) -> list[list[tuple[int, int]]]:
+        waiting, prefilling = [*held, *arrivals], list[PromptView]()
+        steps: list[list[tuple[int, int]]] = []
+        for _ in range(60):
+            plan = plan_step(view(waiting, prefilling), LIMITS)
+            ends = {chunk.index: chunk.end for chunk in plan.chunks}
+            prompts = [*prefilling, *(waiting[place] for place in plan.admit)]
+            back = [msgspec.structs.replace(prompts[index], done=0) for index in plan.gives_way]
+            steps.append(
+                [(prompts[index].prompt_tokens, end) for index, end in ends.items() if not prompts[index].held]
+            )
+            waiting = [*back, *(one for place, one in enumerate(waiting) if place not in plan.admit)]
+            moved = [
+                msgspec.structs.replace(prompt, done=ends[index], skipped=0)
+                if index in ends
+                else prompt
+                if prompt.held
+                else msgspec.structs.replace(prompt, skipped=prompt.skipped + 1)
+                for index, prompt in enumerate(prompts)
+                if index not in plan.gives_way
+            ]
+            prefilling = [prompt for prompt in moved if prompt.done < prompt.prompt_tokens]
+        return steps
+
+    assert run(held) == run([])
+
+
 prompts = st.builds(
     PromptView,
     prompt_tokens=st.integers(1, 400),

@@ -11,7 +11,9 @@ from foveate.core.errors import EngineFailed, InvalidPart, QueueFull, error_clas
 from foveate.core.stages import STAGES, Span
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.records import OUTCOMES, Breakdown, outcome_of
+from foveate.observe.request_line import line
 from foveate.observe.spending import Spent
+from foveate.observe.waterfall import waterfall
 
 
 def ledger(images: int = 0, received_at: float = 100.0) -> RequestLedger:
@@ -83,6 +85,35 @@ def test_server_timing_after_the_first_token_closes_to_the_digit() -> None:
     stages = sum(ms for name, ms in timing.items() if name in STAGES)
     assert round(stages + timing["unattributed"], 3) == timing["ttft"] == pytest.approx(200, abs=0.01)
     assert timing["media_decode"] == pytest.approx(40, abs=0.002)
+
+
+def test_prefill_that_ran_ahead_is_told_beside_the_sum() -> None:
+    """Two steps began before the last picture was ready at 100.06, the second of them ended after it, and the third is in llm_prefill."""
+    led = finished(2)
+    without = led.breakdown(100.2)
+    led.prefilled_ahead(
+        [Span("llm_prefill", *times) for times in ((100.03, 100.04), (100.05, 100.08), (100.08, 100.09))], 100.06
+    )
+    told = led.breakdown(100.2)
+    assert told.overlap_ms == pytest.approx(20)
+    assert (told.stages, told.unattributed_ms) == (without.stages, without.unattributed_ms)
+    timing = parse(led.server_timing())
+    assert timing["prefill_overlap"] == pytest.approx(20, abs=0.001)
+    covered = sum(ms for name, ms in timing.items() if name in STAGES)
+    assert covered + timing["unattributed"] == pytest.approx(timing["ttft"], abs=0.001)
+    record = led.end("answered", error_code=None, at=101.0)
+    logged = line(record, 1.7e9)
+    assert logged.prefill_overlap_ms == pytest.approx(20)
+    assert logged.prefill_overlap_start_ms == pytest.approx(30)
+    bars = [bar for bar in waterfall(logged).bars if bar.stage == "llm_prefill"]
+    assert [(round(bar.start_ms), round(bar.ms), bar.critical) for bar in bars] == [(30, 20, False), (110, 90, True)]
+
+
+def test_without_prefill_ahead_nothing_is_told_of_it() -> None:
+    led = finished(2)
+    led.prefilled_ahead([], 100.06)
+    assert "prefill_overlap" not in led.server_timing()
+    assert line(led.end("answered", error_code=None, at=101.0), 1.7e9).prefill_overlap_ms is None
 
 
 def test_server_timing_of_an_error_answer_has_no_ttft() -> None:

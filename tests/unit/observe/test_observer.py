@@ -42,6 +42,16 @@ def answer(ledger: RequestLedger) -> None:
     ledger.output(1, 11.25)
 
 
+def test_prefill_that_ran_ahead_is_counted() -> None:
+    metrics = Metrics()
+    observer = Observer(metrics, None)
+    ledger = opened(observer, images=2)
+    ledger.prefilled_ahead([Span("llm_prefill", 10.2, 10.25)], 10.3)
+    answer(ledger)
+    observer.ended(ledger.end("answered", error_code=None, at=12.0))
+    assert round(samples(metrics)["foveate_prefill_overlap_seconds_sum{topology=agg}"], 6) == 0.05
+
+
 def test_an_answered_request_with_pictures() -> None:
     metrics = Metrics()
     observer = Observer(metrics, None)

@@ -8,8 +8,8 @@ from foveate.core.memory import Slot, TensorBundle, TensorRef
 from foveate.core.request import Sampling
 from foveate.encoders.messages import Encode, EncodeBatch, EncodeDone, EncodeRejected
 from foveate.engines.embedded.messages import Prefill, Prefilled, TokenDecode
-from foveate.engines.messages import Cancel, Generate
-from foveate.engines.port import EngineWork, PictureInput
+from foveate.engines.messages import Cancel, Generate, PictureReady
+from foveate.engines.port import NOT_THERE, EngineWork, PictureInput
 from foveate.media.messages import FramesDecoded, Unpack, UnpackDone, UnpackedBlob
 from foveate.runtime.named_bytes import read_by_worker, written_by_worker
 from foveate.runtime.pulse import Ping
@@ -35,6 +35,13 @@ def test_what_a_worker_reads_is_named_and_where_it_writes_is_not() -> None:
     assert read_by_worker(EncodeBatch((encode(A), encode(B)))) == [A, B]
     assert read_by_worker(Generate(work(A, B), 0.0)) == [A, B]
     assert read_by_worker(Prefill(work(A), 0.0, OUT)) == [A]
+
+
+def test_a_picture_that_comes_later_travels_with_its_own_message() -> None:
+    late = PictureInput(NOT_THERE, 4, {})
+    asked = EngineWork("r", [1, 2], [work(A).pictures[0], late], Sampling(tokens_max=1), 1.0)
+    assert read_by_worker(Generate(asked, 0.0)) == read_by_worker(Prefill(asked, 0.0, None)) == [A]
+    assert read_by_worker(PictureReady("r", 1, work(B).pictures[0], OUT)) == [B]
 
 
 def test_each_range_once_and_no_more_of_a_slot_than_is_used() -> None:

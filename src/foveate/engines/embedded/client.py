@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineDied
 from foveate.core.memory import Slot
+from foveate.engines.arrivals import OVERLAP, Arrivals
 from foveate.engines.embedded.messages import (
     EmbeddedConfig,
     Prefill,
@@ -19,12 +20,13 @@ from foveate.engines.embedded.messages import (
     SlotFree,
     TokenDecode,
 )
-from foveate.engines.messages import Cancel
-from foveate.engines.port import EngineEvent, EngineWork, FailEvent
+from foveate.engines.messages import Cancel, PictureReady
+from foveate.engines.port import EngineEvent, EngineWork, FailEvent, PictureInput
 from foveate.engines.process_client import ProcessEngine
-from foveate.runtime.port import Runtime
+from foveate.runtime.port import Runtime, Worker
 from foveate.runtime.settled import settled
 
+AskSlot = Callable[[], Awaitable[Slot]]
 ENTRY = "foveate.engines.embedded.process:main"
 
 
@@ -34,6 +36,7 @@ class EmbeddedEngine(ProcessEngine):
     Any of its processes can prefill a prompt for another one to go on with: which does what is decided for each request.
     """
 
+    features = frozenset({OVERLAP})
     receives = Receives
     sends = Sends
 
@@ -46,19 +49,22 @@ class EmbeddedEngine(ProcessEngine):
         self._lent: dict[str, Callable[[], None]] = {}
         """For each request whose K/V the process may touch: what is to be done when it no longer does."""
 
-    async def prefill(self, work: EngineWork, out: Slot, *, submitted_at: float) -> Prefilled:
-        """Have a prompt prefilled into ``out``. Returns or raises only when the process no longer uses that slot, or the pictures'.
+    async def prefill(self, work: EngineWork, out: AskSlot, *, submitted_at: float, arrivals: Arrivals) -> Prefilled:
+        """Have a prompt prefilled into the slot that ``out`` brings, which is asked for when all of its pictures are there. Returns or
+        raises only when the process no longer uses that slot, or the pictures'.
 
-        Raises EngineUnavailable, EngineFailed, QueueFull, InvalidParameter, DeadlineExceeded.
+        Raises EngineUnavailable, EngineFailed, QueueFull, InvalidParameter, DeadlineExceeded, and what ``out`` does.
         """
         request_id = work.request_id
+        slot = await out() if arrivals.complete else None
         result: asyncio.Future[Prefilled] = asyncio.get_running_loop().create_future()
         free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         worker = self._usable_worker()
-        worker.send(Prefill(work, submitted_at, out))
+        worker.send(Prefill(arrivals.filled(work), submitted_at, slot))
         self._prefilling[request_id], self._lent[request_id] = result, lambda: free.set_result(None)
-        self._load.llm_waiting += 1
         try:
+            if slot is None:
+                await self._bring(arrivals, out, work, worker)
             done, _ = await asyncio.wait({result}, timeout=max(0.0, work.deadline - now()))
             if not done:
                 raise DeadlineExceeded(detail="the deadline passed in prefill")
@@ -69,8 +75,22 @@ class EmbeddedEngine(ProcessEngine):
             try:
                 await settled(free)
             finally:
-                self._load.llm_waiting -= 1
                 del self._prefilling[request_id]
+
+    async def _bring(self, arrivals: Arrivals, out: AskSlot, work: EngineWork, worker: Worker) -> None:
+        """Let the process have a prompt's pictures as they come, and the slot with the last one, unless it fails before or time is up."""
+        request_id, result = work.request_id, self._prefilling[work.request_id]
+
+        def tell(index: int, picture: PictureInput) -> None:
+            if not arrivals.complete:
+                worker.send(PictureReady(request_id, index, picture))
+
+        with arrivals.told(tell):
+            seconds = max(0.0, work.deadline - now())
+            await asyncio.wait({result, arrivals.completed}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if arrivals.complete and not result.done():
+            slot = await out()
+            worker.send(PictureReady(request_id, *arrivals.last, slot))
 
     async def go_on(self, message: TokenDecode, *, on_free: Callable[[], None]) -> AsyncGenerator[EngineEvent, None]:
         """Draw the tokens behind a prompt that another process prefilled; as :meth:`generate`.

@@ -9,17 +9,21 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from foveate.core.clock import now
 from foveate.core.errors import InvalidParameter, QueueFull
 from foveate.decisions.batching import BatchLimits, fits_ever
 from foveate.engines.embedded.messages import Starts
 from foveate.engines.embedded.requests import prompt_view
-from foveate.engines.messages import Cancel
+from foveate.engines.messages import Cancel, PictureReady
+
+Told = Cancel | PictureReady
+"""What is told of a request that was sent."""
 
 
 class Intake:
     """Open requests and what is to be done about them.
 
-    The receiving thread calls :meth:`submit`, :meth:`cancel` and :meth:`close`; the language-model thread the rest.
+    The receiving thread calls :meth:`submit`, :meth:`tell` and :meth:`close`; the language-model thread the rest.
     """
 
     def __init__(self, limits: BatchLimits, queue_depth_max: int) -> None:
@@ -28,7 +32,7 @@ class Intake:
         self._queue_depth_max = queue_depth_max
         self._open: dict[str, bool] = {}
         """Each open request, and whether it has pictures."""
-        self._inbox: deque[Starts | Cancel] = deque()
+        self._inbox: deque[Starts | Told] = deque()
         self._changed = threading.Condition()
         self._closing = False
 
@@ -62,8 +66,8 @@ class Intake:
             self._inbox.append(message)
             self._changed.notify()
 
-    def cancel(self, message: Cancel) -> None:
-        """Have a request dropped; one that has ended is ignored."""
+    def tell(self, message: Told) -> None:
+        """Pass on what concerns a request; for one that has ended it is ignored."""
         with self._changed:
             if message.request_id in self._open:
                 self._inbox.append(message)
@@ -75,11 +79,14 @@ class Intake:
             self._closing = True
             self._changed.notify()
 
-    def take(self, *, wait: bool) -> Sequence[Starts | Cancel] | None:
-        """Return what arrived, in order; with ``wait`` not before something did. ``None`` when closing."""
+    def take(self, *, until: float | None) -> Sequence[Starts | Told] | None:
+        """Return what arrived, in order, nothing if nothing did by ``until`` (monotonic seconds; None: for ever). ``None`` when closing."""
         with self._changed:
-            while wait and not self._inbox and not self._closing:
-                self._changed.wait()
+            while not self._inbox and not self._closing:
+                left = None if until is None else until - now()
+                if left is not None and left <= 0:
+                    break
+                self._changed.wait(left)
             if self._closing:
                 return None
             arrived, self._inbox = self._inbox, deque()

@@ -20,19 +20,19 @@ import torch
 
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError
-from foveate.core.memory import Slot
+from foveate.core.stages import Span
 from foveate.decisions.batching import BatchLimits, BatchView, place_in_line, plan_step
 from foveate.encoders.worker import Post
 from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.handover import write_prompt
-from foveate.engines.embedded.intake import Intake
+from foveate.engines.embedded.intake import Intake, Told
 from foveate.engines.embedded.messages import Prefilled, SlotFree, Starts
 from foveate.engines.embedded.output import Outcome, Output
 from foveate.engines.embedded.prefill import Prefill
 from foveate.engines.embedded.requests import Choice, Job, Row, new_job, progressed
 from foveate.engines.embedded.sampling import row_sampling
-from foveate.engines.messages import Cancel, Cancelled, Generate
+from foveate.engines.messages import Cancel, Cancelled, Generate, PictureReady
 from foveate.engines.port import FailEvent, FinishEvent
 from foveate.models.port import LanguageModel
 from foveate.runtime.stuck_threads import Steps
@@ -41,8 +41,7 @@ _LOG = logging.getLogger("foveate.engine")
 
 
 class GenerationLoop:
-    """Owns the language model and its KV. :meth:`submit` and :meth:`cancel` are called from the thread that receives
-    messages."""
+    """Owns the language model and its KV. :meth:`submit` and :meth:`tell` are called from the thread that receives messages."""
 
     def __init__(
         self,
@@ -77,6 +76,8 @@ class GenerationLoop:
         self._kv = BatchKV(limits.kv_tokens_max)
         self.steps = Steps()
         """The thread's iterations; none runs while it waits for something to do."""
+        self.stalled = False
+        """Whether all that is left to do waits for a picture."""
         self._thread = threading.Thread(target=self._run, name="language-model", daemon=True)
 
     # --------------------------------------------------------------------------------------- from the receiving thread
@@ -109,9 +110,9 @@ class GenerationLoop:
                 self._post.send(SlotFree(message.work.request_id))
             self._post.send(FailEvent(message.work.request_id, error.record()))
 
-    def cancel(self, message: Cancel) -> None:
-        """Drop a request before the next step; one that has ended is ignored."""
-        self._intake.cancel(message)
+    def tell(self, message: Told) -> None:
+        """Drop a request, or let it have a picture, before the next step; one that has ended is ignored."""
+        self._intake.tell(message)
 
     def close(self, seconds_max: float) -> None:
         """Stop after the current iteration; open requests are not answered (their reader is gone or gave them up)."""
@@ -137,21 +138,38 @@ class GenerationLoop:
 
     def _take_messages(self) -> bool:
         """Wait for something to do; take what arrived. Returns False when closing."""
-        arrived = self._intake.take(wait=not (self._waiting or self._prefilling or self._running))
+        arrived = self._intake.take(until=self._idle_until())
         if arrived is None:
             return False
         for message in arrived:
-            if isinstance(message, Cancel):
-                if self._intake.is_open(message.request_id):
-                    self._remove(message.request_id)
-                    self._post.send(Cancelled(message.request_id))
-            else:
+            if isinstance(message, PictureReady):
+                self._take_picture(message)
+            elif not isinstance(message, Cancel):
                 self._receive(message)
+            elif self._intake.is_open(message.request_id):
+                self._remove(message.request_id)
+                self._post.send(Cancelled(message.request_id))
         return True
+
+    def _idle_until(self) -> float | None:
+        """Return until when there is nothing to do unless a message comes; ``None``: for ever."""
+        if self.stalled:
+            return min(job.work.deadline for job in self._jobs())
+        return 0.0 if self._waiting or self._prefilling or self._running else None
+
+    def _take_picture(self, message: PictureReady) -> None:
+        job = next((job for job in self._jobs() if job.id == message.request_id), None)
+        if job is None:
+            return
+        try:
+            job.arrive(message)
+        except FoveateError as error:
+            self._fail(job.id, error)
 
     def _receive(self, message: Starts) -> None:
         try:
-            job = new_job(message, self._model.chunk_borders(message.work.token_ids))
+            borders = self._model.chunk_borders(message.work.token_ids)
+            job = new_job(message, borders, self._model.picture_token_id)
         except Exception as error:
             if not isinstance(message, Generate):
                 self._post.send(SlotFree(message.work.request_id))
@@ -180,9 +198,11 @@ class GenerationLoop:
         for place in reversed(plan.admit):
             del self._waiting[place]
         jobs = list(self._prefilling)
+        for index in plan.gives_way:
+            self._give_way(jobs[index])
         ends = {chunk.index: chunk.end for chunk in plan.chunks}
         for index, job in enumerate(jobs):
-            job.view = job.view if index in ends else progressed(job.view, None)
+            job.view = job.view if index in ends or job.view.held else progressed(job.view, None)
         for index, end in ends.items():
             self._advance(jobs[index], end)
         for job in jobs:
@@ -190,6 +210,15 @@ class GenerationLoop:
                 self._advance(job, None)
         if self._running:
             self._decode_tokens()
+        left = (*self._waiting, *self._prefilling)
+        moved = plan.admit or plan.chunks or self._running
+        self.stalled = bool(left) and not moved and all(job.view.held for job in left)
+
+    def _give_way(self, job: Job) -> None:
+        """Put a prompt that waits for a picture back to the front of those that wait: it came before them."""
+        job.give_way()
+        self._prefilling.remove(job)
+        self._waiting.appendleft(job)
 
     def _drop_overdue(self) -> None:
         moment = now()
@@ -211,6 +240,8 @@ class GenerationLoop:
             logits = self._prefill.recall(job)
             if logits is None and end is not None and end > job.view.done:
                 logits = self._prefill.run(job, end)
+                if job.view.held:
+                    job.ahead.append(Span("llm_prefill", started, now()))
             job.token_ms += (now() - started) * 1e3
             if logits is not None:
                 self._prefilling.remove(job)
@@ -221,23 +252,23 @@ class GenerationLoop:
     def _end_prefill(self, job: Job, logits: torch.Tensor) -> None:
         handed_on = False
         try:
-            if job.out is None:
+            if not job.hands_on:
                 self._begin_choices(job, logits)
             else:
-                self._hand_over(job, job.out, logits)
+                self._hand_over(job, logits)
                 handed_on = True
         finally:
             self._let_go(job, told=handed_on)
 
-    def _hand_over(self, job: Job, out: Slot, logits: torch.Tensor) -> None:
+    def _hand_over(self, job: Job, logits: torch.Tensor) -> None:
         """Leave a prompt to the process that goes on with it."""
         if not bool(torch.isfinite(logits).all()):
             raise EngineFailed(detail="non-finite logits")
-        bundle = write_prompt(self._post.arena, out, job.cache, logits)
+        assert job.out is not None, "it comes with the last picture"
+        bundle = write_prompt(self._post.arena, job.out, job.cache, logits)
         self._intake.end(job.id)
-        self._post.send(
-            Prefilled(job.id, bundle, job.next_position, job.started_at, now(), job.cached_tokens, job.token_ms)
-        )
+        times, took = (job.started_at, now()), (job.cached_tokens, job.token_ms)
+        self._post.send(Prefilled(job.id, bundle, job.next_position, *times, *took, tuple(job.ahead)))
 
     def _begin_choices(self, job: Job, logits: torch.Tensor) -> None:
         """Draw every choice's first token from the prefill's logits; those that go on share its K/V as one row each."""
@@ -350,7 +381,7 @@ class GenerationLoop:
 
     def _let_go(self, job: Job, *, told: bool = False) -> None:
         """Give back what only prefill needs; ``told``: whoever lent the slot of its K/V knows already."""
-        slot_lent = job.out is not None or job.given is not None
+        slot_lent = job.hands_on or job.given is not None
         job.end_prefill()
         if slot_lent and not told:
             self._post.send(SlotFree(job.id))

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from foveate.core.memory import Slot, TensorBundle
+from foveate.core.stages import Span
 from foveate.engines import messages
 from foveate.engines.port import EngineWork
 from foveate.runtime.named_bytes import NOT_READ
@@ -19,19 +20,19 @@ class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     """Prefill a prompt into ``out`` and draw nothing.
 
     Answered with :class:`Prefilled`, or, when it failed or was cancelled, with :class:`SlotFree`; until then ``out`` is in use. A failure
-    is told by a FailEvent besides.
+    is told by a FailEvent besides. Where pictures are not there yet, ``out`` comes with the last of them: until then others may have it.
     """
 
     work: EngineWork
     submitted_at: float
-    out: Slot
+    out: Slot | None
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag="prefilled"):
     """A prompt's keys and values and the logits behind its last token lie in its slot (:mod:`foveate.engines.embedded.handover`).
 
     ``started_at`` is when its prefill began, ``written_at`` when they lay there. ``next_position`` is the first answer token's;
-    ``cached_tokens`` and ``token_ms`` as in :class:`foveate.engines.port.FinishEvent`.
+    ``cached_tokens`` and ``token_ms`` as in :class:`foveate.engines.port.FinishEvent`, ``ahead`` as in its TokenEvent.
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class Prefilled(msgspec.Struct, frozen=True, tag="prefilled"):
     written_at: float
     cached_tokens: int
     token_ms: float
+    ahead: tuple[Span, ...] = ()
 
 
 class TokenDecode(msgspec.Struct, frozen=True, tag="token_decode"):
@@ -62,7 +64,7 @@ class SlotFree(msgspec.Struct, frozen=True, tag="slot_free"):
 
 
 Starts = messages.Generate | Prefill | TokenDecode
-Receives = messages.Receives | Prefill | TokenDecode
+Receives = messages.Receives | messages.PictureReady | Prefill | TokenDecode
 Sends = messages.Sends | Prefilled | SlotFree
 
 

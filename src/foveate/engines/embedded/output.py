@@ -57,11 +57,13 @@ class Output:
         except Exception as error:
             _LOG.exception("request %s: token %d has no text", job.id, token)
             return EngineFailed(detail=f"token {token} has no text: {type(error).__name__}: {error}")
-        spans: tuple[Span, ...] = ()
         if first:
             queued = Span("llm_queue", job.submitted_at, job.started_at)
             spans = (*job.before, queued, Span("llm_prefill", job.started_at, now()))
-        self._post.send(TokenEvent(job.id, choice.index, text, [token], steps, spans))
+            event = TokenEvent(job.id, choice.index, text, [token], steps, spans, ahead=tuple(job.ahead))
+        else:
+            event = TokenEvent(job.id, choice.index, text, [token], steps)
+        self._post.send(event)
         return reason
 
     def _logprob_steps(self, rows: Sequence[Row], logits: torch.Tensor, tokens: list[int]) -> list[list[TokenStep]]:

@@ -14,8 +14,9 @@ from foveate.engines.embedded.handover import read_prompt
 from foveate.engines.embedded.messages import Prefilled
 from foveate.engines.embedded.prefixes import WORTH_TOKENS, Prefix, Prefixes, prompt_of
 from foveate.engines.embedded.requests import Job, progressed
-from foveate.engines.pictures import load_picture
-from foveate.models.port import LanguageModel
+from foveate.engines.pictures import expected_picture, load_picture
+from foveate.engines.port import PictureInput
+from foveate.models.port import LanguageModel, Picture
 from foveate.runtime.port import ArenaAccess
 
 
@@ -55,7 +56,11 @@ class Prefill:
         if found is None:
             return None
         prefix, shared = found
-        if shared == job.view.prompt_tokens == len(prefix.prompt):
+        whole = shared == job.view.prompt_tokens == len(prefix.prompt)
+        if whole and job.view.held:
+            # Nothing is answered before all pictures are there: whoever makes them is still at it. Then it is found again.
+            job.searched = -1
+        elif whole:
             job.started_at = now()
             job.positions, job.cache, job.cached_tokens = prefix.positions, prefix.cache, shared
             job.next_position = prefix.positions.next
@@ -68,12 +73,15 @@ class Prefill:
         return None
 
     def run(self, job: Job, end: int) -> torch.Tensor | None:
-        """Run the prompt up to ``end``; return the last logits when that is the prompt's end.
+        """Run the prompt up to ``end``, before which all pictures are there; return the last logits when that is the prompt's end.
 
         Raises EngineFailed for embeddings that cannot be used, and whatever the model raises.
         """
         if job.cache is None:
             self._begin(job)
+        for index in job.arrived:
+            job.pictures[index] = self._load(job.work.pictures[index])
+        job.arrived.clear()
         assert job.positions is not None
         logits = self._model.prefill(job.work.token_ids, job.pictures, job.positions, job.cache, job.view.done, end)
         job.view = progressed(job.view, end)
@@ -91,13 +99,15 @@ class Prefill:
 
     def _begin(self, job: Job) -> None:
         job.started_at = now()
-        job.pictures = [
-            load_picture(self._arena, given, self._bytes_per_row, self._device) for given in job.work.pictures
-        ]
+        job.pictures = [self._load(given) if given.there else expected_picture(given) for given in job.work.pictures]
+        job.arrived.clear()
         job.positions = self._model.positions(job.work.token_ids, job.pictures)
         job.next_position = job.positions.next
         prefix, job.prefix = job.prefix, None
         job.cache = self._model.new_cache() if prefix is None else self._model.fork(prefix.cache, job.view.done)
+
+    def _load(self, given: PictureInput) -> Picture:
+        return load_picture(self._arena, given, self._bytes_per_row, self._device)
 
     def _border(self, job: Job, shared: int) -> int:
         """Return the last place up to ``shared`` where the prompt may be cut."""

@@ -23,7 +23,7 @@ from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.handover import handover_size
 from foveate.engines.embedded.loop import GenerationLoop
 from foveate.engines.embedded.messages import EmbeddedConfig, Prefill, TokenDecode
-from foveate.engines.messages import Cancel, Generate
+from foveate.engines.messages import Cancel, Generate, PictureReady
 from foveate.engines.port import EngineInfo
 from foveate.models.loading import EncoderFacts, load_language, load_vision_and_language
 from foveate.models.own_encoder import load_own_tower, own_facts
@@ -108,8 +108,8 @@ def dispatch(message: Any, loop: GenerationLoop, encoder: EncoderThread | None) 
     match message:
         case Generate() | Prefill() | TokenDecode():
             loop.submit(message)
-        case Cancel():
-            loop.cancel(message)
+        case Cancel() | PictureReady():
+            loop.tell(message)
         case Encode() if encoder is not None:
             encoder.submit(message)
         case CancelEncode() if encoder is not None:

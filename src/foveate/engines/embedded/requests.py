@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from foveate.core.errors import EngineFailed
 from foveate.core.memory import Slot
 from foveate.core.request import Sampling
 from foveate.core.stages import Span
@@ -16,6 +19,7 @@ from foveate.engines.embedded.messages import Prefill, Prefilled, Starts, TokenD
 from foveate.engines.embedded.prefixes import Prefix, Prompt
 from foveate.engines.embedded.sampling import RowSampling
 from foveate.engines.embedded.stop_strings import StopStrings
+from foveate.engines.messages import PictureReady
 from foveate.engines.port import EngineWork, FinishReason
 from foveate.models.port import Picture, Positions
 
@@ -58,8 +62,11 @@ class Job:
     ``prefix`` is the kept prompt that its prefill will start from, ``cached_tokens`` how many of its tokens, and ``searched`` up to
     which change of what is kept it was looked for. ``token_ms`` is its share of the steps so far.
 
-    ``out`` is where the K/V go of a prompt that another process goes on with; ``given`` are those of one that another prefilled, and
+    ``hands_on``: another process goes on with the prompt, whose K/V go to ``out``; ``given`` are those of one that another prefilled, and
     ``before`` the spans of that.
+
+    Where some of its pictures were not there at first, ``starts`` are the places where each one's rows begin, ``arrived`` the pictures that
+    came since its prefill last ran, and ``ahead`` its steps that ran before all were there.
     """
 
     work: EngineWork
@@ -76,9 +83,13 @@ class Job:
     cached_tokens: int = 0
     searched: int = -1
     token_ms: float = 0.0
+    hands_on: bool = False
     out: Slot | None = None
     given: Prefilled | None = None
     before: tuple[Span, ...] = ()
+    starts: Sequence[int] = ()
+    arrived: list[int] = field(default_factory=list)
+    ahead: list[Span] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -89,6 +100,28 @@ class Job:
     def sampling(self) -> Sampling:
         """The request's sampling parameters."""
         return self.work.sampling
+
+    def arrive(self, message: PictureReady) -> None:
+        """Take a picture that was not there. Raises EngineFailed when it is not the one that was announced, or ``out`` is missing."""
+        index, picture = message.index, message.picture
+        known = self.work.pictures[index]
+        if known.there or not picture.there or (picture.rows, picture.meta) != (known.rows, known.meta):
+            raise EngineFailed(detail=f"picture {index} came as another than it was announced")
+        pictures = [*self.work.pictures[:index], picture, *self.work.pictures[index + 1 :]]
+        self.work = msgspec.structs.replace(self.work, pictures=pictures)
+        self.arrived.append(index)
+        self.view = msgspec.structs.replace(self.view, ready=ready_until(self.work, self.starts, self.view.borders))
+        if self.hands_on and not self.view.held:
+            if message.out is None:
+                raise EngineFailed(detail="all pictures are there, but no place for the prompt's K/V")
+            self.out = message.out
+
+    def give_way(self) -> None:
+        """Forget what was prefilled, and wait again."""
+        self.end_prefill()
+        self.cached_tokens, self.searched = 0, -1
+        self.ahead.clear()
+        self.view = msgspec.structs.replace(self.view, done=0)
 
     def end_prefill(self) -> None:
         """Give back what only prefill needs."""
@@ -113,13 +146,18 @@ def prompt_view(message: Starts, borders: Any) -> PromptView:
     return PromptView(tokens, sampling.tokens_max, sampling.n, done, borders=borders, pictures=pictures)
 
 
-def new_job(message: Starts, borders: Any) -> Job:
-    """Return a request as it enters."""
+def new_job(message: Starts, borders: Any, picture_token_id: int) -> Job:
+    """Return a request as it enters. Raises EngineFailed when pictures are missing that do not fit the prompt."""
     view = prompt_view(message, borders)
-    if isinstance(message, Prefill):
-        return Job(message.work, message.submitted_at, view, out=message.out)
     if not isinstance(message, TokenDecode):
-        return Job(message.work, message.submitted_at, view)
+        work = message.work
+        job = Job(work, message.submitted_at, view)
+        if isinstance(message, Prefill):
+            job.hands_on, job.out = True, message.out
+        if not all(picture.there for picture in work.pictures):
+            job.starts = picture_starts(work, picture_token_id)
+            job.view = msgspec.structs.replace(view, ready=ready_until(work, job.starts, borders))
+        return job
     given = message.prefilled
     return Job(
         message.work,
@@ -128,11 +166,37 @@ def new_job(message: Starts, borders: Any) -> Job:
         cached_tokens=given.cached_tokens,
         token_ms=given.token_ms,
         given=given,
+        ahead=list(given.ahead),
         before=(
             Span("llm_queue", message.submitted_at, given.started_at),
             Span("llm_prefill", given.started_at, given.written_at),
         ),
     )
+
+
+def picture_starts(work: EngineWork, picture_token_id: int) -> list[int]:
+    """Return where the rows of each of the prompt's pictures begin. Raises EngineFailed when its tokens for them are not as many."""
+    places = [place for place, token in enumerate(work.token_ids) if token == picture_token_id]
+    starts: list[int] = []
+    rows = 0
+    for picture in work.pictures:
+        starts += places[rows : rows + 1]
+        rows += picture.rows
+    if rows != len(places) or len(starts) < len(work.pictures):
+        raise EngineFailed(detail=f"{len(places)} picture tokens in the prompt, {rows} embedding rows")
+    return starts
+
+
+def ready_until(work: EngineWork, starts: Sequence[int], borders: Sequence[int] | None) -> int | None:
+    """Return the last border before the first picture that is not there; ``None`` when all are."""
+    missing = next((index for index, picture in enumerate(work.pictures) if not picture.there), None)
+    if missing is None:
+        return None
+    start = starts[missing]
+    if borders is None:
+        return start
+    place = bisect_right(borders, start)
+    return borders[place - 1] if place else 0
 
 
 def progressed(view: PromptView, done: int | None) -> PromptView:

@@ -15,6 +15,8 @@ from typing import Literal
 
 from foveate.core.clock import now
 from foveate.core.errors import ArenaFull, EngineDied, EngineUnavailable, QueueFull, StartupError
+from foveate.core.memory import Slot
+from foveate.engines.arrivals import Arrivals
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.kv_room import LIMIT_NAME, KvRoom, Room
 from foveate.engines.embedded.messages import Prefilled, TokenDecode
@@ -24,6 +26,33 @@ from foveate.engines.prompt_chain import chain
 from foveate.observe.load import Load
 
 Role = Literal["p", "d"]
+
+
+class _Place:
+    """Room for one prompt's K/V, taken when it is asked for: no prompt that waits for a picture keeps others out."""
+
+    def __init__(self, rooms: KvRoom, size: int, deadline: float) -> None:
+        self._rooms = rooms
+        self._size = size
+        self._deadline = deadline
+        self._room: Room | None = None
+
+    @property
+    def room(self) -> Room:
+        """What was taken."""
+        assert self._room is not None, "nobody asked for it"
+        return self._room
+
+    async def slot(self) -> Slot:
+        """Return the room's slot. Raises what :meth:`KvRoom.take` does."""
+        if self._room is None:
+            self._room = await self._rooms.take(self._size, deadline=self._deadline)
+        return self._room.slot
+
+    def release(self) -> None:
+        """Give back what was taken."""
+        if self._room is not None:
+            self._room.release()
 
 
 class SplitFleet(Fleet):
@@ -58,45 +87,50 @@ class SplitFleet(Fleet):
             member for member in self._usable() if isinstance(member.engine, EmbeddedEngine) and member.engine.encodes
         ]
 
-    async def _generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    async def _generate(self, work: EngineWork, arrivals: Arrivals | None) -> AsyncGenerator[EngineEvent, None]:
         if not self._of("p") or not self._of("d"):
-            async with aclosing(super()._generate(work)) as events:
+            async with aclosing(super()._generate(work, arrivals)) as events:
                 async for event in events:
                     yield event
             return
         asked = now()
         info = self.info
         size = info.kv_bytes_per_token * len(work.token_ids) + info.kv_bytes_fixed
-        self._load.llm_waiting += 1
+        self._room.check(size)
+        arrivals = arrivals or Arrivals(set())
+        place = _Place(self._room, size, work.deadline)
         try:
-            room = await self._room.take(size, deadline=work.deadline)
-        finally:
-            self._load.llm_waiting -= 1
-        try:
-            prefilled = await self._prefill(work, room, asked)
+            self._load.llm_waiting += 1
+            try:
+                prefilled = await self._prefill(work, place, asked, arrivals)
+            finally:
+                self._load.llm_waiting -= 1
             self._load.handed_on(prefilled.kv.used)
-            async with aclosing(self._go_on(TokenDecode(work, asked, prefilled), room)) as events:
+            message = TokenDecode(arrivals.filled(work), asked, prefilled)
+            async with aclosing(self._go_on(message, place.room)) as events:
                 async for event in events:
                     yield event
         finally:
-            room.release()
+            place.release()
 
     def _of(self, role: Role, passed_over: Sequence[Member] = ()) -> list[Member]:
         return [member for member in self._usable() if self._roles[member] == role and member not in passed_over]
 
-    async def _prefill(self, work: EngineWork, room: Room, asked: float) -> Prefilled:
+    async def _prefill(self, work: EngineWork, place: _Place, asked: float, arrivals: Arrivals) -> Prefilled:
         """Have a process prefill the prompt; another one when it dies or has no place. Raises what the last one did."""
         links = chain(work, self.info.picture_token_id)
         tried: list[Member] = []
         weight = float(len(work.token_ids))
         while True:
+            if arrivals.complete:
+                await place.slot()
             member = self._choose(self._of("p", tried), weight, links)
             member.memory.note(links)
             member.answering.begin(weight)
             try:
                 engine = member.engine
                 assert isinstance(engine, EmbeddedEngine)
-                return await engine.prefill(work, room.slot, submitted_at=asked)
+                return await engine.prefill(work, place.slot, submitted_at=asked, arrivals=arrivals)
             except (EngineDied, EngineUnavailable, QueueFull):
                 tried.append(member)
                 if not self._of("p", tried):

@@ -8,6 +8,7 @@ from foveate.core.errors import EngineUnavailable
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.encoders.port import UNKNOWN, Purpose
+from foveate.engines.arrivals import Arrivals
 from foveate.engines.port import EngineEvent, EngineInfo, EngineReport, EngineWork, Form, Relay
 
 
@@ -37,7 +38,7 @@ class NoEngine:
     async def start(self) -> None:
         """Nothing is to be loaded."""
 
-    def generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
         """Raises EngineUnavailable."""
         raise EngineUnavailable(detail="there is no engine here, only upstreams")
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from tests.unit.models.loaded import Loaded
 
@@ -18,8 +19,8 @@ from foveate.encoders.tensors import write_embeddings
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.loop import GenerationLoop
 from foveate.engines.embedded.messages import Prefilled, SlotFree
-from foveate.engines.messages import Cancel, Cancelled, Generate
-from foveate.engines.port import EngineWork, FailEvent, FinishEvent, PictureInput, TokenEvent
+from foveate.engines.messages import Cancel, Cancelled, Generate, PictureReady
+from foveate.engines.port import NOT_THERE, EngineWork, FailEvent, FinishEvent, PictureInput, TokenEvent
 from foveate.models.port import Picture
 from foveate.runtime.arena import Arena
 
@@ -64,6 +65,11 @@ class Heard:
     @property
     def ended(self) -> bool:
         return bool(self.failure or self.prefilled) or any(finish.last for finish in self.finishes)
+
+
+def absent(picture: PictureInput) -> PictureInput:
+    """The picture before it is encoded."""
+    return msgspec.structs.replace(picture, embeddings=NOT_THERE)
 
 
 class Driver:
@@ -128,7 +134,17 @@ class Driver:
         return EngineWork(request_id, list(token_ids), list(pictures), sampling, until, scope)
 
     def cancel(self, request_id: str) -> None:
-        self.loop.cancel(Cancel(request_id))
+        self.loop.tell(Cancel(request_id))
+
+    def arrive(self, request_id: str, index: int, picture: PictureInput, out: Slot | None = None) -> None:
+        """A picture that the request was submitted without is there."""
+        self.loop.tell(PictureReady(request_id, index, picture, out))
+
+    def stall(self) -> None:
+        """Run until all that is left waits for pictures."""
+        self.iterate()
+        while not self.loop.stalled:
+            self.iterate()
 
     def iterate(self) -> None:
         """Run one iteration; something must be under way or have arrived."""
