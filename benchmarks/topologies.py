@@ -7,6 +7,7 @@
   verdict names, at each percentile, the stages by which a topology differs from ``agg`` (foveate/bench/trade.py).
 - *isolation*: p99 of texts at a steady rate with bursts of requests with many pictures, over that without, in each topology.
 - *parallel*: requests with eight pictures, two encode workers against one, each on a core of its own.
+- *overlap*: requests with eight pictures, prefill that begins before all are encoded against prefill that waits for all, in ``e-pd``.
 - *transfer*: an encode worker's embeddings, against memcpy (topology_transfer.py).
 
 Which core does what is in foveate/bench/placement.py; clients run on other cores where there are any. docs/performance.md has the figures.
@@ -163,21 +164,45 @@ def parallel(setting: Setting, found: Found) -> None:
     with ExitStack() as scope:
         placements = dict(zip(("1 encode worker", "2 encode workers"), albums(setting.cores), strict=True))
         systems = [setting.start(scope, name, topology_flags("e-pd", at)) for name, at in placements.items()]
-        runs: dict[tuple[str, int], Run] = {}
-        for round_ in range(-1, setting.options.rounds):  # the first warms up
-            load = album(ALBUMS, round_, setting.pictures)
-            for run in _told(in_turn(systems, load, round_, settle_seconds=SETTLE_SECONDS)):
-                runs[run.system, round_] = run
+        ratios = _albums(setting, found, systems)
+    found.figures.append(Figure(f"{ALBUM} pictures, 2 encode workers / 1", *ratios))
+    if not placements["2 encode workers"].separate:
+        found.notes.append("The second encode worker shares the language model's core.")
+
+
+def overlap(setting: Setting, found: Found) -> None:
+    """Eight pictures in one request: prefill as they come, and when all are there."""
+    flags = topology_flags("e-pd", place(setting.cores))
+    with ExitStack() as scope:
+        names = {"all at once": ("--no-engine-prefill-overlap",), "as they come": ()}
+        systems = [setting.start(scope, name, (*flags, *more)) for name, more in names.items()]
+        ratios = _albums(setting, found, systems)
+    found.figures.append(Figure(f"{ALBUM} pictures, prefill as they come / all at once", *ratios))
+    told = [
+        one.timing.get("prefill_overlap", 0.0)
+        for run in found.runs
+        if run.system == "as they come"
+        for one in run.answers
+    ]
+    found.notes.append(
+        f"Prefill before the last picture was ready: {statistics.median(told):.1f} ms, the median request."
+    )
+
+
+def _albums(setting: Setting, found: Found, systems: Sequence[System]) -> tuple[str, tuple[float, ...], str]:
+    """Ask two systems about eight pictures at a time; return a figure's words, the second's times over the first's, and their unit."""
+    runs: dict[tuple[str, int], Run] = {}
+    for round_ in range(-1, setting.options.rounds):  # the first warms up
+        load = album(ALBUMS, round_, setting.pictures)
+        for run in _told(in_turn(systems, load, round_, settle_seconds=SETTLE_SECONDS)):
+            runs[run.system, round_] = run
     one, two = (
-        [statistics.median(runs[name, at].times_ms("multimodal")) for at in range(setting.options.rounds)]
-        for name in placements
+        [statistics.median(runs[each.name, at].times_ms("multimodal")) for at in range(setting.options.rounds)]
+        for each in systems
     )
     found.runs += [run for run in runs.values() if run.round >= 0]
     what = f"median TTFT of {ALBUMS} requests with {ALBUM} new pictures, in each of {len(one)} rounds"
-    ratios = tuple(more / less for less, more in zip(one, two, strict=True))
-    found.figures.append(Figure(f"{ALBUM} pictures, 2 encode workers / 1", what, ratios, "x"))
-    if not placements["2 encode workers"].separate:
-        found.notes.append("The second encode worker shares the language model's core.")
+    return what, tuple(more / less for less, more in zip(one, two, strict=True)), "x"
 
 
 def transfer(setting: Setting, found: Found) -> None:
@@ -189,6 +214,7 @@ MEASUREMENTS: Final[dict[str, Callable[[Setting, Found], None]]] = {
     "stages": stages,
     "isolation": isolation,
     "parallel": parallel,
+    "overlap": overlap,
     "transfer": transfer,
 }
 

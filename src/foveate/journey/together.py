@@ -21,11 +21,14 @@ async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 async def scope() -> AsyncIterator[asyncio.TaskGroup]:
     """Hold tasks that the block begins: it ends when all have. The first failure, the block's own too, cancels the rest and the block;
     raises the one to report."""
+    failed: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
             yield tasks
     except BaseExceptionGroup as group:
-        raise _first(group) from group
+        failed = _first(group)
+    if failed is not None:
+        raise failed  # with its own cause
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -175,9 +175,9 @@ class GenerationLoop:
                 self._post.send(SlotFree(message.work.request_id))
             self._fail(message.work.request_id, _as_failure(error))
             return
-        self._waiting.insert(
-            place_in_line([not other.view.pictures for other in self._waiting], not job.view.pictures), job
-        )
+        line = [other for other in self._waiting if not other.view.held]
+        place = place_in_line([not other.view.pictures for other in line], not job.view.pictures)
+        self._waiting.insert(self._waiting.index(line[place]) if place < len(line) else len(self._waiting), job)
 
     def _step(self) -> None:
         self._drop_overdue()
