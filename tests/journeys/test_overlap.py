@@ -6,19 +6,21 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 
 import pytest
 from blake3 import blake3
 from tests.journeys.asking import BLUE, RED, Answered, ask, data_of, picture, request, settled
 
-from foveate.core.errors import EncodeFailed
+from foveate.core.errors import EncodeFailed, QueueFull
 from foveate.core.media import DataRef, EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.request import Request
 from foveate.encoders.port import UNKNOWN, Purpose
+from foveate.engines.arrivals import Arrivals
 from foveate.engines.fleet import Fleet
+from foveate.engines.port import EngineEvent, EngineWork
 from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
 
@@ -153,6 +155,39 @@ async def test_what_ends_a_request_that_has_begun_leaves_nothing(
     assert bench.in_engine == 0
     await settled(service)
     assert (await ask(service, request(picture(RED)))).text == "A red circle."
+
+
+class FullForEarly:
+    """An engine without a place for prompts whose pictures are not all there."""
+
+    def __init__(self, engine: Fleet) -> None:
+        self._engine = engine
+        self.refused = asyncio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    async def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
+        if arrivals is not None and not arrivals.complete:
+            self.refused.set()
+            raise QueueFull(detail="as the test says")
+        async with aclosing(self._engine.generate(work, arrivals)) as events:
+            async for event in events:
+                yield event
+
+
+async def test_one_that_came_early_and_found_no_place_comes_again(service: Journey) -> None:
+    bench = Bench(service)
+    engine = FullForEarly(bench.engine)
+    serving = dataclasses.replace(bench.journey.tools.roll_out.stable, engine=engine)
+    tools = dataclasses.replace(bench.journey.tools, roll_out=RollOut(serving))
+    bench.journey = Journey(tools, models=service.models)
+    _, held, task = await two(bench)
+    await engine.refused.wait()
+    assert not task.done()
+    held.set_result(None)
+    assert (await task).text == SAID
+    await settled(service)
 
 
 async def test_an_engine_that_dies_in_between_costs_nothing(service: Journey) -> None:

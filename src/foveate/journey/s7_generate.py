@@ -1,13 +1,14 @@
 """Step 7: put the prompt together, hand it to the engine, and wait for the first token.
 
 The prompt's token ids are final only when every picture's rows are known: here, or where prefill begins before all pictures are encoded
-(:mod:`foveate.journey.overlap`). A request whose engine dies before the first token is
-asked again, once: of another engine, or of its successor, which is waited for within a bound. In flight on two deaths, it is not tried a
-third time.
+(:mod:`foveate.journey.overlap`). A request whose engine dies before the first token is asked again, once: of another engine, or of its
+successor, which is waited for within a bound. In flight on two deaths, it is not tried a third time. One that came before its pictures and
+found no place is asked again when they are there.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
@@ -17,7 +18,7 @@ import msgspec
 from foveate.caches.encoder import EncoderEntry
 from foveate.caches.processor import ProcessorEntry
 from foveate.core.clock import now
-from foveate.core.errors import EngineDied, EngineUnavailable, InvalidParameter
+from foveate.core.errors import EngineDied, EngineUnavailable, InvalidParameter, QueueFull
 from foveate.core.stages import Span
 from foveate.engines.arrivals import Arrivals
 from foveate.engines.port import NOT_THERE, EngineEvent, EngineWork, PictureInput, PixelInput, TokenEvent
@@ -110,8 +111,8 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
     Raises QueueFull, EngineUnavailable, EngineFailed, DeadlineExceeded.
     """
     assert job.work is not None
-    engine, begun = job.serving.engine, False
-    for retry_left in (True, False):
+    engine, begun, retry_left = job.serving.engine, False, True
+    while True:
         if job.items and job.serving.encoder_version != job.encoder_version:
             raise EngineUnavailable(
                 detail="the engine restarted with another encoder than the pictures were encoded by"
@@ -124,11 +125,16 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
                         _close_window(job, event)
                     yield event
             return
+        except QueueFull:
+            if begun or job.arrivals is None or job.arrivals.complete:
+                raise
+            await asyncio.wait({job.arrivals.completed})
         except (EngineDied, EngineUnavailable):
             # Not EngineFailed, of an engine that is still there: it failed on the request itself, and would again.
             wait_seconds = tools.limits.engine_wait_seconds
             if begun or not retry_left or not await engine_back(job.serving.engine, job.deadline, wait_seconds):
                 raise
+            retry_left = False
 
 
 def _close_window(job: Job, event: TokenEvent) -> None:

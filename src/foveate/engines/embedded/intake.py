@@ -1,6 +1,7 @@
 """Where requests enter the language-model thread: a bounded set of open ones and an inbox between two threads.
 
-Texts and prompts with pictures are bounded apart, so that a queue full of pictures never refuses a text.
+Texts, prompts with pictures and prompts that wait for some of theirs are bounded apart, so that a queue full of pictures never refuses a
+text, and one full of prompts that came early none whose time has come.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from foveate.core.clock import now
 from foveate.core.errors import InvalidParameter, QueueFull
 from foveate.decisions.batching import BatchLimits, fits_ever
-from foveate.engines.embedded.messages import Starts
+from foveate.engines.embedded.messages import Starts, TokenDecode
 from foveate.engines.embedded.requests import prompt_view
 from foveate.engines.messages import Cancel, PictureReady
 
@@ -30,8 +31,8 @@ class Intake:
         self._limits = limits
         self._open_max = limits.sequences_max + queue_depth_max
         self._queue_depth_max = queue_depth_max
-        self._open: dict[str, bool] = {}
-        """Each open request, and whether it has pictures."""
+        self._open: dict[str, str] = {}
+        """Each open request, and what it was when it came."""
         self._inbox: deque[Starts | Told] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -52,17 +53,19 @@ class Intake:
                 limit=self._limits.kv_tokens_max,
                 actual=len(work.token_ids) + work.sampling.tokens_max * work.sampling.n,
             )
-        with_pictures = bool(work.pictures)
+        kind = "without pictures" if not work.pictures else "with pictures"
+        if not isinstance(message, TokenDecode) and not all(picture.there for picture in work.pictures):
+            kind = "that wait for pictures"
         with self._changed:
-            alike = sum(kind == with_pictures for kind in self._open.values())
+            alike = sum(other == kind for other in self._open.values())
             if alike >= self._open_max:
                 raise QueueFull(
-                    detail=f"{alike} requests {'with' if with_pictures else 'without'} pictures are running or waiting",
+                    detail=f"{alike} requests {kind} are running or waiting",
                     limit_name="engine.queue_depth_max",
                     limit=self._queue_depth_max,
                     actual=alike - self._limits.sequences_max + 1,
                 )
-            self._open[work.request_id] = with_pictures
+            self._open[work.request_id] = kind
             self._inbox.append(message)
             self._changed.notify()
 

@@ -130,6 +130,24 @@ def test_a_beginning_that_is_kept_is_not_prefilled_again(demo: Loaded) -> None:
     assert heard.events[0].ahead == ()
 
 
+def test_prompts_that_came_early_keep_nobody_out(demo: Loaded) -> None:
+    driver = Driver(demo, limits=BatchLimits(1, 512, 65536), queue_depth_max=1)
+    ids, pictures = prompt(driver, SIZES, QUESTION)
+    expected = driver.answer(ids, GREEDY, *pictures)
+    for name in ("early-1", "early-2", "early-3"):
+        driver.submit(name, ids, [pictures[0], absent(pictures[1]), pictures[2]])
+    driver.stall()
+    failure = driver.heard["early-3"].failure
+    assert failure is not None
+    assert failure.error.code == "queue_full"
+    driver.submit("ready", ids, pictures)
+    driver.submit("text", text_prompt(driver))
+    assert all(heard.finishes for heard in driver.finish("ready", "text"))
+    for name in ("early-1", "early-2"):
+        driver.arrive(name, 1, pictures[1])
+    assert [heard.tokens for heard in driver.finish("early-1", "early-2")] == [expected.tokens] * 2
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_cancelled_it_leaves_nothing(demo: Loaded, begun: bool) -> None:
     driver = Driver(demo)
