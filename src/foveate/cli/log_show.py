@@ -111,7 +111,7 @@ def _notes(line: RequestLine, made: Waterfall) -> list[str]:
         )
     if line.tpot_ms is not None:
         notes.append(f"tpot {line.tpot_ms:.2f} ms a token, {line.total_ms - (line.ttft_ms or 0.0):.1f} ms in all")
-    if line.prefill_overlap_ms is not None:
+    if isinstance(line.prefill_overlap_ms, float):
         notes.append(
             f"overlap {line.prefill_overlap_ms:.1f} ms of llm_prefill (not marked) ran before all pictures were encoded"
         )

@@ -27,8 +27,8 @@ A request that a server behind this one answers takes ``RELAYED`` (:mod:`foveate
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 from foveate.core.clock import now
 from foveate.core.errors import FoveateError
@@ -71,7 +71,7 @@ def each(*steps: ItemStep) -> Step:
     return all_at_once
 
 
-def each_one(*steps: ItemStep) -> ItemStep:
+def each_one(*steps: ItemStep) -> Callable[[Item, Job, Tools], Coroutine[Any, Any, None]]:
     """Return the step that takes one medium through ``steps``; a failure names it."""
 
     async def one(item: Item, job: Job, tools: Tools) -> None:

@@ -68,8 +68,8 @@ class UpstreamLine(msgspec.Struct, frozen=True, omit_defaults=True):
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the log.
 
-    Every field but ``upstream`` and ``upstream_ms`` is always there; a stage that did not happen, or a time that does not exist, is
-    null. The defaults are for reading lines of earlier versions, which had fewer fields.
+    Every field but ``upstream``, ``upstream_ms`` and those of ``prefill_overlap`` is always there; a stage that did not happen, or a time
+    that does not exist, is null. The defaults are for reading lines of earlier versions, which had fewer fields.
 
     ``time`` is when the request ended (ISO 8601, UTC). Durations are milliseconds; where there was a first token, the
     stages and ``unattributed_ms`` add up to ``ttft_ms`` to the digit. ``error`` and ``limit_name`` say why it was not
@@ -110,8 +110,8 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: float = 0.0
     starts_ms: list[float] = []
     critical: int | None = None
-    prefill_overlap_ms: float | None = None
-    prefill_overlap_start_ms: float | None = None
+    prefill_overlap_ms: float | msgspec.UnsetType | None = msgspec.UNSET
+    prefill_overlap_start_ms: float | msgspec.UnsetType | None = msgspec.UNSET
     images: int = 0
     videos: int = 0
     frames: int = 0
@@ -176,8 +176,10 @@ def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> Re
         total_ms=round(record.breakdown.total_ms, 3),
         starts_ms=_rounded(record.breakdown.starts),
         critical=record.breakdown.critical,
-        prefill_overlap_ms=None if overlap_ms is None else round(overlap_ms, 3),
-        prefill_overlap_start_ms=round((record.ahead[0].start - record.received_at) * 1e3, 3) if record.ahead else None,
+        prefill_overlap_ms=msgspec.UNSET if overlap_ms is None else round(overlap_ms, 3),
+        prefill_overlap_start_ms=round((record.ahead[0].start - record.received_at) * 1e3, 3)
+        if record.ahead
+        else msgspec.UNSET,
         images=counts.images,
         videos=counts.videos,
         frames=counts.frames,

@@ -48,8 +48,9 @@ def waterfall(line: RequestLine) -> Waterfall:
     own = [stage for stage in stages if stage not in STAGES[1:7] or line.critical not in shown]
     before = [Bar(None, stage, starts[stage], stages[stage], True) for stage in own if stage not in AFTER_ITEMS]
     after = [Bar(None, stage, starts[stage], stages[stage], True) for stage in own if stage in AFTER_ITEMS]
-    if line.prefill_overlap_ms is not None and line.prefill_overlap_start_ms is not None:
-        after.insert(0, Bar(None, "llm_prefill", line.prefill_overlap_start_ms, line.prefill_overlap_ms, False))
+    start_ms, overlap_ms = line.prefill_overlap_start_ms, line.prefill_overlap_ms
+    if isinstance(start_ms, float) and isinstance(overlap_ms, float):
+        after.insert(0, Bar(None, "llm_prefill", start_ms, overlap_ms, False))
     bars = [*before, *(bar for item in line.items for bar in _item(item, item.index == line.critical)), *after]
     if line.ttft_ms is not None and line.tpot_ms is not None:
         bars.append(Bar(None, "tpot", line.ttft_ms, max(line.total_ms - line.ttft_ms, 0.0), False))

@@ -86,8 +86,9 @@ class EmbeddedEngine(ProcessEngine):
                 worker.send(PictureReady(request_id, index, picture))
 
         with arrivals.told(tell):
+            either: tuple[asyncio.Future[Any], ...] = (result, arrivals.completed)
             seconds = max(0.0, work.deadline - now())
-            await asyncio.wait({result, arrivals.completed}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if arrivals.complete and not result.done():
             slot = await out()
             worker.send(PictureReady(request_id, *arrivals.last, slot))

@@ -208,10 +208,10 @@ class GenerationLoop:
         for job in jobs:
             if job.given is not None and job in self._prefilling:
                 self._advance(job, None)
+        moved = bool(plan.admit or plan.chunks or self._running)
         if self._running:
             self._decode_tokens()
         left = (*self._waiting, *self._prefilling)
-        moved = plan.admit or plan.chunks or self._running
         self.stalled = bool(left) and not moved and all(job.view.held for job in left)
 
     def _give_way(self, job: Job) -> None:
@@ -241,7 +241,7 @@ class GenerationLoop:
             if logits is None and end is not None and end > job.view.done:
                 logits = self._prefill.run(job, end)
                 if job.view.held:
-                    job.ahead.append(Span("llm_prefill", started, now()))
+                    job.ahead.append(Span("llm_prefill", max(started, job.started_at), now()))
             job.token_ms += (now() - started) * 1e3
             if logits is not None:
                 self._prefilling.remove(job)
