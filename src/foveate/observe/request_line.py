@@ -146,7 +146,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
 def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> RequestLine:
     """Return a record's line, with ``items_max`` items. ``wall`` is when the request ended, in seconds since the epoch."""
     stages, ttft_ms, unattributed_ms = record.breakdown.rounded()
-    tpot_ms, overlap_ms = record.breakdown.tpot_ms, record.breakdown.overlap_ms
+    tpot_ms = record.breakdown.tpot_ms
     counts = record.counts
     return RequestLine(
         time=_moment(wall),
@@ -176,10 +176,7 @@ def line(record: LedgerRecord, wall: float, *, items_max: int = ITEMS_MAX) -> Re
         total_ms=round(record.breakdown.total_ms, 3),
         starts_ms=_rounded(record.breakdown.starts),
         critical=record.breakdown.critical,
-        prefill_overlap_ms=msgspec.UNSET if overlap_ms is None else round(overlap_ms, 3),
-        prefill_overlap_start_ms=round((record.ahead[0].start - record.received_at) * 1e3, 3)
-        if record.ahead
-        else msgspec.UNSET,
+        **_overlap(record),
         images=counts.images,
         videos=counts.videos,
         frames=counts.frames,
@@ -215,6 +212,16 @@ def _moment(wall: float) -> str:
 @lru_cache(maxsize=2)
 def _second(moment: int) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _overlap(record: LedgerRecord) -> dict[str, float]:
+    if record.breakdown.overlap_ms is None:
+        return {}
+    start_ms = (record.ahead[0].start - record.received_at) * 1e3
+    return {
+        "prefill_overlap_ms": round(record.breakdown.overlap_ms, 3),
+        "prefill_overlap_start_ms": round(start_ms, 3),
+    }
 
 
 def _upstream(counts: Counts) -> UpstreamLine | msgspec.UnsetType:
