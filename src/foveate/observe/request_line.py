@@ -214,7 +214,7 @@ def _second(moment: int) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _overlap(record: LedgerRecord) -> dict[str, float]:
+def _overlap(record: LedgerRecord) -> dict[str, Any]:
     if record.breakdown.overlap_ms is None:
         return {}
     start_ms = (record.ahead[0].start - record.received_at) * 1e3
