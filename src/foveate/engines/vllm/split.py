@@ -15,6 +15,7 @@ from typing import Literal
 
 from foveate.core.clock import now
 from foveate.core.errors import EngineDied, EngineUnavailable, QueueFull
+from foveate.engines.arrivals import Arrivals
 from foveate.engines.fleet import Fleet, Member
 from foveate.engines.port import EngineEvent, EngineWork
 from foveate.engines.prompt_chain import chain
@@ -37,9 +38,9 @@ class VllmSplit(Fleet):
     def _encoders(self) -> list[Member]:
         return [member for member in self._usable() if _vllm(member).encodes]
 
-    async def _generate(self, work: EngineWork) -> AsyncGenerator[EngineEvent, None]:
+    async def _generate(self, work: EngineWork, arrivals: Arrivals | None) -> AsyncGenerator[EngineEvent, None]:
         if not self._of("p") or not self._of("d"):
-            async with aclosing(super()._generate(work)) as events:
+            async with aclosing(super()._generate(work, arrivals)) as events:
                 async for event in events:
                     yield event
             return
