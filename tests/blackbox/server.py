@@ -66,6 +66,8 @@ class Server:
     def __init__(self, directory: Path, *flags: str, ready: bool = True, forked: bool = False, **env: str) -> None:
         """``forked``: not by the command, but as :mod:`tests.forked` says, which is much quicker."""
         directory.mkdir(parents=True, exist_ok=True)
+        self.key = ""
+        """What its clients send; empty: nothing."""
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.request_log = directory / "requests.jsonl"
@@ -179,7 +181,13 @@ class Server:
         self.process.wait(STOP_SECONDS_MAX)
 
     def client(self, *, seconds: float = 60) -> httpx.Client:
-        return httpx.Client(base_url=self.base_url, timeout=seconds, verify=False, event_hooks={"response": [inspect]})
+        return httpx.Client(
+            base_url=self.base_url,
+            timeout=seconds,
+            verify=False,
+            event_hooks={"response": [inspect]},
+            headers={"x-api-key": self.key} if self.key else {},
+        )
 
     def metrics(self) -> Metrics:
         return Metrics(HTTP.get(f"{self.base_url}/metrics").text)

@@ -71,6 +71,9 @@ ROUTES: Final = {
     "/admin/cost/requests/{id}": "GET",
     "/admin/slo": "GET",
     "/admin/topology": "PUT",
+    "/admin/engines": "GET",
+    "/admin/engines/{name}/drain": "POST",
+    "/admin/engines/{name}/resume": "POST",
 }
 BODIES: Final = ("/v1/chat/completions", "/v1/completions", "/v1/estimate")
 REFUSED: Final = ("/v1/models/{model}", *(path for path in ROUTES if path.startswith("/admin/")))

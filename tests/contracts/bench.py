@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,15 +18,17 @@ from foveate.core.request import ImagePart, Sampling, TextPart, Turn
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.kv_room import KvRoom
 from foveate.engines.embedded.messages import EmbeddedConfig
+from foveate.engines.embedded.places import Place
 from foveate.engines.embedded.split import SplitFleet
 from foveate.engines.fleet import Fleet
-from foveate.engines.port import EngineWork, FinishEvent, PictureInput, PixelInput, TokenEvent
+from foveate.engines.port import EngineWork, FinishEvent, PictureInput, PixelInput, Role, TokenEvent
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import VllmConfig
-from foveate.engines.vllm.split import Role, VllmSplit
+from foveate.engines.vllm.split import VllmSplit
 from foveate.models.loading import ModelFiles
 from foveate.observe.load import Load
+from foveate.observe.records import Topology
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.tensors import bundle_size, write_bundle
 
@@ -47,19 +50,41 @@ def vllm(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None
     return VllmEngine(runtime, config, threads=1, start_seconds_max=280, on_restart=on_restart)
 
 
-def fleet(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None], **changes: Any) -> Fleet:
+class Processes:
+    """Where a fleet's processes come from: two that answer whole requests, or as many of each role as are asked for."""
+
+    def __init__(self, runtime: LocalRuntime, config: EmbeddedConfig, on_restart: Callable[[], None]) -> None:
+        self._runtime, self._config, self._on_restart = runtime, config, on_restart
+        self._numbers = itertools.count()
+        self.ended: list[int] = []
+
+    def places(self, topology: Topology, prefill: int | None, decode: int | None) -> list[Place]:
+        if topology != "e-p-d":
+            return [Place("pd", self._config, 1)] * 2
+        found: list[Role] = ["p" for _ in range(prefill or 1)]
+        return [Place(role, self._config, 1) for role in (*found, *("d" for _ in range(decode or 1)))]
+
+    async def check_room(self, places: Sequence[Place]) -> None:
+        """There is room for all."""
+
+    def make(self, place: Place) -> EmbeddedEngine:
+        return EmbeddedEngine(
+            self._runtime, place.config, threads=place.threads, index=next(self._numbers), start_seconds_max=280,
+            on_restart=self._on_restart,
+        )  # fmt: skip
+
+    def gone(self, engine: EmbeddedEngine) -> None:
+        self.ended.append(engine.index)
+
+
+def fleet(
+    files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None], topology: Topology = "agg", **changes: Any
+) -> SplitFleet:
     config = EmbeddedConfig(files.directory, files.name, batch_size_max=2, queue_depth_max=2, prefill_chunk_tokens=64)
-    config = msgspec.structs.replace(config, prefix_cache_bytes_max=16 << 20, **changes)
-    given: dict[str, Any] = {"threads": 1, "start_seconds_max": 280, "on_restart": on_restart}
-    return Fleet([EmbeddedEngine(runtime, config, index=index, **given) for index in range(2)])
-
-
-def split(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None]) -> SplitFleet:
-    config = EmbeddedConfig(files.directory, files.name, batch_size_max=2, queue_depth_max=6, prefill_chunk_tokens=64)
-    given: dict[str, Any] = {"threads": 1, "start_seconds_max": 280, "on_restart": on_restart}
-    engines = [EmbeddedEngine(runtime, config, index=index, **given) for index in range(2)]
+    config = msgspec.structs.replace(config, **changes)
     # Of room for K/V there is so little that some wait for it.
-    return SplitFleet(engines, ("p", "d"), KvRoom(runtime.arena, 2 << 20))
+    room = KvRoom(runtime.arena.allocate(2 << 20))
+    return SplitFleet(Processes(runtime, config, on_restart), room, topology=topology)
 
 
 class KvLoad(Load):
@@ -95,8 +120,8 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "embedded": embedded,
     "vllm": partial(vllm, embeddings="inline"),
     "vllm, embeddings by name": partial(vllm, embeddings="connector"),
-    "fleet": fleet,
-    "split": split,
+    "fleet": partial(fleet, prefix_cache_bytes_max=16 << 20),
+    "split": partial(fleet, topology="e-p-d", queue_depth_max=6),
     "vllm, split": vllm_split,
 }
 

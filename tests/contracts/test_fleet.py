@@ -1,4 +1,4 @@
-"""What only several engine processes can promise, on two real ones."""
+"""What only several engine processes can promise, on two real ones and those that they become."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.contracts.bench import Bench
 from foveate.core.errors import EngineDied
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.request import Sampling
+from foveate.engines.embedded.split import SplitFleet
 from foveate.engines.port import EngineEvent, EngineWork
+from foveate.observe.records import Topology
 from foveate.runtime.local.runtime import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -84,3 +86,50 @@ async def test_one_is_killed_and_the_other_goes_on(bench: Bench) -> None:
     assert "red" in (await bench.answer(bench.work("What colour is it?", prepared, images=[image])))[0].lower()
     await asyncio.wait_for(bench.restarted.wait(), 60)
     assert [(one.usable, one.restarts) for one in bench.engine.report()] == [(True, 1), (True, 0)]
+
+
+CHANGES: tuple[tuple[Topology, int | None, int | None, str], ...] = (
+    ("e-p-d", 1, 1, "p d"),
+    ("e-p-d", 1, 2, "p d d"),
+    ("e-p-d", 2, 1, "p d p"),
+    ("agg", None, None, "pd pd"),
+)
+
+
+async def test_it_is_split_and_whole_again_under_load(bench: Bench) -> None:
+    """The same greedy answers all the while, none is lost, and nothing is left: no process, no room for K/V."""
+    fleet = bench.engine
+    assert isinstance(fleet, SplitFleet)
+    prepared = bench.prepare((220, 30, 30))
+    image = await bench.encode(prepared)
+
+    def question(kind: int) -> EngineWork:
+        return bench.work("What colour is it?", prepared, images=[image]) if kind else bench.work(HELLO * 8)
+
+    wanted = [(await bench.answer(question(kind)))[0] for kind in (0, 1)]
+    answered, over = 0, False
+
+    async def client(kind: int) -> None:
+        nonlocal answered
+        while not over:
+            assert (await bench.answer(question(kind)))[0] == wanted[kind]
+            answered += 1
+
+    before = {one.worker.pid for one in bench.processes if one.worker is not None}  # type: ignore[attr-defined]
+    async with asyncio.TaskGroup() as tasks:
+        for kind in (0, 1, 1):
+            tasks.create_task(client(kind))
+        for topology, prefill, decode, roles in CHANGES:
+            await fleet.change(topology, prefill=prefill, decode=decode)
+            assert " ".join(one.role for one in fleet.report() if not one.leaving) == roles
+            enough = answered + 9
+            while answered < enough:
+                await asyncio.sleep(0.02)
+        over = True
+    while any(one.leaving for one in fleet.report()):
+        await asyncio.sleep(0.02)
+    assert {one.worker.pid for one in bench.processes if one.worker is not None} == before  # type: ignore[attr-defined]
+    assert fleet.restarts == 1, "the one that was killed before"
+    assert [(one.in_flight, one.outstanding_tokens) for one in fleet.report()] == [(0, 0.0)] * 2
+    assert fleet.room.used_bytes == 0
+    assert fleet.room.waiting == 0

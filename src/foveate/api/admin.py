@@ -12,6 +12,7 @@ from foveate.api.admin_aliases import AliasRoutes
 from foveate.api.admin_caches import CacheRoutes
 from foveate.api.admin_canary import CanaryRoutes
 from foveate.api.admin_cost import CostRoutes
+from foveate.api.admin_engines import EngineRoutes
 from foveate.api.admin_slo import SloRoutes
 from foveate.api.admin_topology import TopologyRoutes
 from foveate.api.admin_upstreams import UpstreamRoutes
@@ -40,6 +41,7 @@ class AdminRoutes:
         self._canary = CanaryRoutes(service, self._check)
         self._topology = TopologyRoutes(service, self._check)
         self._upstreams = UpstreamRoutes(service, self._check)
+        self._engines = EngineRoutes(service, self._check)
 
     async def reload(self, request: Request) -> Response:
         """Read all settings and the keys file again; tiers, keys and the URL policy change at once.
@@ -66,6 +68,7 @@ class AdminRoutes:
             *self._canary.table(),
             *self._topology.table(),
             *self._upstreams.table(),
+            *self._engines.table(),
         ]
 
     def _check(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""The admin API of the topology: where the vision encoder runs, and changing that while requests run."""
+"""The admin API of the topology: where the vision encoder and the language model run, and changing that while requests run."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ class TopologyRoutes:
         self._check = check
 
     async def topology(self, request: Request) -> Response:
-        """Tell how many encode workers there are, and of each how it is and what it has to do."""
+        """Tell how many encode workers and engine processes there are, and of each how it is and what it has to do."""
         self._check(request)
         return json_reply(self._service.topology().report())
 
     async def set_topology(self, request: Request) -> Response:
-        """Have so many encode workers from now on, none with `agg`. No request fails by it.
+        """Have so many encode workers from now on, none with `agg`, and with `e-p-d` so many prefill and token-decode workers.
 
-        Answers when new ones are ready, which takes as long as their weights take to load, and when those that go have finished. It lasts
-        until the server restarts: change `topology.kind` and `topology.encoders` too.
+        No request fails by it: what is under way ends where it is. Answers when new processes are ready, which takes as long as their
+        weights take to load, and requests go by them; encode workers that go have finished then, engine processes may be `leaving` for as
+        long as what they have begun takes. It lasts until the server restarts: change the settings of the same names too.
         """
         self._check(request)
-        asked = await small_body(request, TopologySet)
-        return json_reply(await self._service.topology().set(asked.kind, asked.encoders))
+        asked, topology = await small_body(request, TopologySet), self._service.topology()
+        return json_reply(await topology.set(asked.kind, asked.encoders, prefill=asked.prefill, decode=asked.decode))
 
     def table(self) -> list[Row]:
         """Return the routes: method, path, handler, options."""

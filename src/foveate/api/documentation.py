@@ -42,6 +42,7 @@ REPLIES: Final = (
     replies.Ready,
     replies.Version,
     replies.Upstreams,
+    replies.Engines,
     BudgetReply,
     EstimateReply,
     errors.ErrorReply,

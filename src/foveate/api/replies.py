@@ -16,7 +16,7 @@ import msgspec
 
 from foveate.api.errors import part_of
 from foveate.core.budget import Adjustment
-from foveate.engines.port import RelayReport
+from foveate.engines.port import EngineReport, RelayReport
 from foveate.journey.port import Usage
 
 FinishReason = Literal["stop", "length", "abort", "tool_calls"]
@@ -288,3 +288,9 @@ class Upstreams(msgspec.Struct, frozen=True):
     """The servers behind this one, in the order of the settings; none where the model runs here."""
 
     upstreams: list[RelayReport]
+
+
+class Engines(msgspec.Struct, frozen=True):
+    """The engine's processes, by their places; none where the servers behind this one answer."""
+
+    engines: list[EngineReport]

@@ -6,11 +6,17 @@ from typing import Annotated
 
 import msgspec
 
-from foveate.journey.topology_port import Kind
+from foveate.observe.records import Topology
+
+Workers = Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
 class TopologySet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``encoders`` is how many encode workers there are to be with ``e-pd`` and ``e-p-d``."""
+    """``encoders`` is how many encode workers there are to be with ``e-pd`` and ``e-p-d``; ``prefill`` and ``decode``, how many prefill and
+    token-decode workers with ``e-p-d``: without, as many as there are, or as were configured.
+    """
 
-    kind: Kind
-    encoders: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    kind: Topology
+    encoders: Workers = 1
+    prefill: Workers | None = None
+    decode: Workers | None = None

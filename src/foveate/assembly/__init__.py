@@ -15,6 +15,7 @@ from foveate.assembly.encoders import scale_terms
 from foveate.assembly.engines import worker_modules
 from foveate.assembly.keep import keep_directory
 from foveate.assembly.runtime import runtime_of
+from foveate.assembly.supply import Shared
 from foveate.assembly.version import Say, another_version, find_model, load_version
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
@@ -53,7 +54,7 @@ async def journey(
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings, scope)
         files, name = await find_model(settings.model.path, settings, say)
-        arena = bounds.arena(checked.arena_bytes)
+        arena = bounds.arena(settings)
         modules = await asyncio.to_thread(preload_modules, files.family)
         runtime = await runtime_of(settings, arena, model_modules=modules, modules=worker_modules(settings))
         scope.push_async_callback(runtime.close)
@@ -62,8 +63,8 @@ async def journey(
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
-        serving = await load_version(files, name, settings, runtime=runtime, number=0, say=say, load=load)
-        roll_out = RollOut(serving)
+        shared = Shared(settings, runtime, load, say)
+        roll_out = RollOut(await load_version(files, name, settings, shared, number=0))
         scope.push_async_callback(roll_out.aclose)
         tools = Tools(
             limits=bounds.limits(settings),
@@ -87,10 +88,10 @@ async def journey(
         )
         lag = await gauges.loop_lag(settings, metrics, scope)
         gauges.bind(metrics, tools, lag, request_log)
-        gauges.bind_load(metrics, load, runtime)
+        gauges.bind_load(metrics, load, runtime, shared.room)
         await restore(tools)
         scope.push_async_callback(save, tools)
-        another = another_version(settings, runtime=runtime, say=say, load=load, encode_workers=roll_out.encode_workers)
+        another = another_version(settings, shared, now=lambda: roll_out.stable)
         canaries = Canaries(tools, bounds.canary_terms(settings, another))
         scope.push_async_callback(canaries.aclose)
         built = Journey(tools, models=(name,), canaries=canaries, scale=scale_terms(settings))

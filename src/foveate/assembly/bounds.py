@@ -27,18 +27,22 @@ def arena_bytes(settings: Settings) -> int:
             f"body need {needed}. Raise it, or lower cache.processor_bytes_max, cache.encoder_bytes_max, cache.media_bytes_max or "
             "server.body_bytes_max."
         )
-    # vLLM's K/V go from process to process.
-    through_arena = settings.topology.kind == "e-p-d" and settings.engine.kind == "embedded"
-    between = settings.topology.kv_bytes_max if through_arena else 0
-    return settings.limits.arena_bytes_max + between
+    return settings.limits.arena_bytes_max
 
 
-def arena(size: int) -> Arena:
+def apart_bytes(settings: Settings) -> int:
+    """Return what lies beside that for prompts between prefill and token decode: there in every topology, as it can be changed."""
+    return settings.topology.kv_bytes_max if settings.engine.kind == "embedded" else 0
+
+
+def arena(settings: Settings) -> Arena:
+    size, apart = arena_bytes(settings), apart_bytes(settings)
     try:
-        return Arena(size)
+        return Arena(size, apart_bytes=apart)
     except (OSError, OverflowError) as error:
         raise StartupError(
-            f"An arena of {size} bytes cannot be mapped on this machine. Lower limits.arena_bytes_max (--limits-arena-bytes-max)."
+            f"An arena of {size + apart} bytes cannot be mapped on this machine. Lower limits.arena_bytes_max (--limits-arena-bytes-max) "
+            "or topology.kv_bytes_max."
         ) from error
 
 

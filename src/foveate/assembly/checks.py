@@ -29,7 +29,6 @@ class Checked:
     """
 
     reading: Reading
-    arena_bytes: int
     name_servers: tuple[tuple[str, int], ...]
     proxy: Proxy | None
     relay: RelayConfig | None = None
@@ -41,9 +40,9 @@ def check(settings: Settings) -> Checked:
     check_engine(settings)
     if settings.model.encoder:
         find_class(settings.model.encoder)
+    arena_bytes(settings)
     return Checked(
         reading=reading(settings),
-        arena_bytes=arena_bytes(settings),
         name_servers=tuple(parse_servers(settings.fetch.dns_servers)),
         proxy=Proxy.of(settings.fetch.proxy) if settings.fetch.proxy else None,
         relay=relay_config(settings) if settings.engine.kind == "upstream" else None,

@@ -9,6 +9,7 @@ from foveate.assembly import bounds
 from foveate.assembly.checks import check
 from foveate.assembly.engines import spare_cores, worker_modules
 from foveate.assembly.runtime import runtime_of
+from foveate.assembly.supply import Shared
 from foveate.assembly.upstream import find_needed, load_serving, runtime_for
 from foveate.assembly.version import Say, find_model, load_version
 from foveate.core.errors import StartupError
@@ -40,13 +41,14 @@ async def _engine(settings: Settings, say: Say) -> list[Comparison]:
     # What a server checks when it starts is what is to be reported here.
     settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"self_check": False})})
     async with AsyncExitStack() as scope:
-        checked = check(settings)
+        check(settings)
         files, name = await find_model(settings.model.path, settings, say)
         modules = await asyncio.to_thread(preload_modules, files.family)
-        arena = bounds.arena(checked.arena_bytes)
+        arena = bounds.arena(settings)
         runtime = await runtime_of(settings, arena, model_modules=modules, modules=worker_modules(settings))
         scope.push_async_callback(runtime.close)
-        serving = await load_version(files, name, settings, runtime=runtime, number=0, say=say, load=Load(Metrics()))
+        shared = Shared(settings, runtime, Load(Metrics()), say)
+        serving = await load_version(files, name, settings, shared, number=0)
         scope.push_async_callback(serving.stop)
         if "embeddings" not in serving.engine.accepts:
             return []
@@ -67,7 +69,7 @@ async def _upstreams(settings: Settings, say: Say) -> list[Comparison]:
     async with AsyncExitStack() as scope:
         checked = check(settings)
         assert checked.relay is not None, "checked for --engine upstream"
-        arena = bounds.arena(checked.arena_bytes)
+        arena = bounds.arena(settings)
         relay = UpstreamRelay(checked.relay, arena, say=say)
         scope.push_async_callback(relay.stop)
         if not relay.takes_embeddings:

@@ -100,7 +100,9 @@ def encoders_of(
         batch_seconds_max=chosen.encode_seconds_max,
         start_seconds_max=settings.server.start_seconds_max,
     )
-    return EncoderPool(runtime, config, local=engine if engine_encodes(settings) else None, load=load)
+    pool = EncoderPool(runtime, config, local=engine, load=load)
+    pool.step_in(engine_encodes(settings))
+    return pool
 
 
 def encoders_in_memory(settings: Settings, workers: int | None = None) -> int:

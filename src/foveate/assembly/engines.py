@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from foveate.assembly.encoders import dealt, engine_encodes, threads_each
+from foveate.assembly.supply import EmbeddedSupply, Shared, turn
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.embedded.kv_room import KvRoom
 from foveate.engines.embedded.messages import EmbeddedConfig
-from foveate.engines.embedded.split import Role, SplitFleet
+from foveate.engines.embedded.split import SplitFleet
 from foveate.engines.fleet import Fleet
+from foveate.engines.port import Role
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import CAUSAL_ON_CPU, PIXEL_FAMILIES, VllmConfig
@@ -24,7 +25,6 @@ from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
 from foveate.engines.vllm.declared import check_arguments, check_parser
 from foveate.engines.vllm.split import VllmSplit
 from foveate.models.loading import ModelFiles
-from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
 from foveate.runtime.port import Runtime
 from foveate.settings import Settings
@@ -36,23 +36,31 @@ def engine_of(
     settings: Settings,
     files: ModelFiles,
     name: str,
-    *,
-    runtime: Runtime,
-    number: int,
-    say: Callable[[str], None],
-    load: Load,
+    shared: Shared,
 ) -> Fleet:
-    """Return the engine of the model's version ``number``, not started. Raises StartupError where it cannot run this model."""
-    first = number * engine_processes(settings)
+    """Return the engine of a version of the model, not started. Raises StartupError where it cannot run this model.
+
+    An embedded engine can be given another topology while it serves.
+    """
+    if shared.room is not None:
+        chosen = settings.topology
+        config = _embedded_config(settings, files, name)
+        return SplitFleet(
+            EmbeddedSupply(settings, config, shared),
+            shared.room,
+            topology=chosen.kind,
+            end_seconds_max=settings.server.request_seconds_max,
+            load=shared.load,
+        )
     if settings.topology.kind == "e-p-d":
-        return _split(settings, files, name, runtime=runtime, first=first, say=say, load=load)
+        return _vllm_split(settings, files, name, shared)
     count = settings.engine.count
-    make = _maker(settings, files, name, runtime)
+    make = _maker(settings, files, name, shared.runtime)
     cpus = dealt(settings.engine.cpus, count)
     threads = settings.engine.threads or threads_each(count)
     return Fleet(
         [
-            make(load=load, threads=threads, cpus=_turn(cpus, at), **_given(settings, first + at, say))
+            make(load=shared.load, threads=threads, cpus=turn(cpus, at), **_given(settings, shared))
             for at in range(count)
         ]
     )
@@ -75,63 +83,34 @@ def engines_in_memory(settings: Settings) -> int:
     return sum(count for count, on in roles if (on or device) == "cpu")
 
 
-def _split(
-    settings: Settings,
-    files: ModelFiles,
-    name: str,
-    *,
-    runtime: Runtime,
-    first: int,
-    say: Callable[[str], None],
-    load: Load,
-) -> Fleet:
-    """Return prefill workers and token-decode workers, the first of them with the process number ``first``."""
-    chosen = settings.topology
+def _vllm_split(settings: Settings, files: ModelFiles, name: str, shared: Shared) -> VllmSplit:
+    """Return vLLM's prefill workers and token-decode workers. Raises StartupError."""
+    check_nixl()
+    chosen, config = settings.topology, _vllm_config(settings, files, name)
     prefill: list[Role] = ["p"] * chosen.prefill
     decode: list[Role] = ["d"] * chosen.decode
     roles = prefill + decode
-    make = _role_maker(settings, files, name, runtime)
     placed: dict[Role, tuple[str | None, int, Sequence[int], int]] = {
         "p": (chosen.prefill_device, chosen.prefill_threads, chosen.prefill_cpus, chosen.prefill),
         "d": (chosen.decode_device, chosen.decode_threads, chosen.decode_cpus, chosen.decode),
     }
-    engines: list[Any] = []
+    engines: list[VllmEngine] = []
     for at, role in enumerate(roles):
         device, threads, cpus, count = placed[role]
         engines.append(
-            make(role, device or settings.model.device)(
-                load=load,
+            VllmEngine(
+                shared.runtime,
+                # Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
+                msgspec.structs.replace(
+                    config, device=device or config.device, encoder=config.encoder and role == "p", role=role
+                ),
+                load=shared.load,
                 threads=threads or threads_each(len(roles)),
-                cpus=_turn(dealt(cpus, count), at - roles.index(role)),
-                **_given(settings, first + at, say),
+                cpus=turn(dealt(cpus, count), at - roles.index(role)),
+                **_given(settings, shared),
             )
         )
-    if settings.engine.kind == "vllm":
-        return VllmSplit(engines, roles, load)
-    return SplitFleet(engines, roles, KvRoom(runtime.arena, chosen.kv_bytes_max), load)
-
-
-def _role_maker(
-    settings: Settings, files: ModelFiles, name: str, runtime: Runtime
-) -> Callable[[Role, str], Callable[..., ProcessEngine]]:
-    """Return what makes the maker of a process's client, by its role and device. Raises StartupError.
-
-    Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
-    """
-    if settings.engine.kind == "vllm":
-        check_nixl()
-        vllm = _vllm_config(settings, files, name)
-        return lambda role, device: partial(
-            VllmEngine,
-            runtime,
-            msgspec.structs.replace(vllm, device=device, encoder=vllm.encoder and role == "p", role=role),
-        )
-    embedded = _embedded_config(settings, files, name)
-    return lambda role, device: partial(
-        EmbeddedEngine,
-        runtime,
-        msgspec.structs.replace(embedded, device=device, encoder=embedded.encoder and role == "p"),
-    )
+    return VllmSplit(engines, roles, shared.load)
 
 
 def check_nixl() -> None:
@@ -143,18 +122,15 @@ def check_nixl() -> None:
         )
 
 
-def _turn(dealt_cpus: Sequence[tuple[int, ...]], at: int) -> tuple[int, ...]:
-    return dealt_cpus[at % len(dealt_cpus)] if dealt_cpus else ()
-
-
-def _given(settings: Settings, index: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return what every kind of engine process is given; ``index`` counts those of all versions."""
+def _given(settings: Settings, shared: Shared) -> dict[str, Any]:
+    """Return what every kind of engine process is given."""
+    index = shared.take_number()
     named = f"engine {index}" if engine_processes(settings) > 1 else "engine"
     return {
         "index": index,
         "start_seconds_max": settings.server.start_seconds_max,
         "hang_seconds": settings.engine.hang_seconds,
-        "on_progress": lambda text: say(f"{named}: {text}"),
+        "on_progress": lambda text: shared.say(f"{named}: {text}"),
         "on_restart": lambda: log.warning("engine %d is back", index),
     }
 

@@ -16,6 +16,7 @@ from foveate.decisions.canary import Differences
 from foveate.decisions.objectives import Targets
 from foveate.encoders.pool import EncoderPool
 from foveate.encoders.seat import EncoderReport, State
+from foveate.engines.embedded.kv_room import KvRoom
 from foveate.engines.port import EngineReport, Relay, RelayReport
 from foveate.journey.in_flight import InFlight
 from foveate.journey.in_flight_limits import QUANTITIES
@@ -79,13 +80,15 @@ def bind(
     _bind_upstreams(metrics, tools.relay)
 
 
-def bind_load(metrics: Metrics, load: Load, runtime: Runtime) -> None:
-    """Tie the gauges of queues, memory and GPUs to those who know."""
+def bind_load(metrics: Metrics, load: Load, runtime: Runtime, room: KvRoom | None) -> None:
+    """Tie the gauges of queues, memory and GPUs to those who know. ``room`` is None where no prompt is handed on."""
     gpus = Gpus()
     metrics.bind("foveate_encoder_queue_length", lambda: load.encoder_waiting)
     metrics.bind("foveate_encoders_busy", load.encoders_busy)
     metrics.bind("foveate_llm_waiting", lambda: load.llm_waiting)
     metrics.bind("foveate_llm_running", lambda: load.llm_running)
+    metrics.bind("foveate_kv_room_used_bytes", lambda: room.used_bytes if room else 0)
+    metrics.bind("foveate_kv_room_waiting", lambda: room.waiting if room else 0)
     metrics.bind("foveate_process_resident_bytes", lambda: resident_bytes(runtime.processes()))
 
     def bind_gpu(name: str, read: Callable[[Gpu], float]) -> None:
@@ -104,6 +107,7 @@ def _bind_engines(metrics: Metrics, roll_out: RollOut) -> None:
         metrics.bind(f"foveate_engine_{name}", lambda: {one.name: read(one) for one in roll_out.stable.engine.report()})
 
     bind("ready", lambda one: one.usable)
+    bind("draining", lambda one: one.draining)
     bind("in_flight", lambda one: one.in_flight)
     bind("outstanding_tokens", lambda one: one.outstanding_tokens)
     metrics.bind("foveate_engine_restarts_total", lambda: roll_out.engine_restarts)

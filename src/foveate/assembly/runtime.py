@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from foveate.assembly.engines import engine_processes
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.port import Runtime, WorkerSpec
@@ -38,14 +37,10 @@ def needs_of(settings: Settings) -> Callable[[WorkerSpec], Mapping[str, float]]:
         "prefill": _needs(chosen.prefill_needs, topology.prefill_device or device),
         "decode": _needs(chosen.decode_needs, topology.decode_device or device),
     }
-    split = topology.kind == "e-p-d"
 
     def needs(spec: WorkerSpec) -> Mapping[str, float]:
-        role = spec.role
-        if split and role == "engine":
-            role = "prefill" if spec.index % engine_processes(settings) < topology.prefill else "decode"
         # What else there is, the reference of a comparison while a server starts, computes on a CPU.
-        return by_role.get(role, by_role["media"])
+        return by_role.get(spec.needs or spec.role, by_role["media"])
 
     return needs
 

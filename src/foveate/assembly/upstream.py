@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
 from foveate.assembly.runtime import runtime_of
+from foveate.assembly.supply import Shared
 from foveate.assembly.version import Say, appearance, load_version, pool_config
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
@@ -53,7 +54,7 @@ async def upstream_journey(
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings, scope)
-        arena = bounds.arena(checked.arena_bytes)
+        arena = bounds.arena(settings)
         relay = UpstreamRelay(checked.relay, arena, say=say)
         scope.push_async_callback(relay.stop)
         files = await (find_needed(settings, say) if relay.takes_embeddings else _find(settings, say))
@@ -94,7 +95,7 @@ async def upstream_journey(
         )
         lag = await gauges.loop_lag(settings, metrics, scope)
         gauges.bind(metrics, tools, lag, request_log)
-        gauges.bind_load(metrics, load, runtime)
+        gauges.bind_load(metrics, load, runtime, None)
         yield Journey(tools, models=())
 
 
@@ -128,11 +129,12 @@ async def load_serving(
 ) -> Serving:
     """Look at the upstreams while all that is needed here starts. The first failure ends the others. Raises StartupError."""
     encodes = files is not None and relay.takes_embeddings
+    shared = Shared(settings, runtime, load, say)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(relay.start())
             here = tasks.create_task(
-                load_version(files, files.name, settings, runtime=runtime, number=0, say=say, load=load)
+                load_version(files, files.name, settings, shared, number=0)
                 if files is not None and encodes
                 else _without_engine(settings, files, relay, runtime, load)
             )

@@ -10,8 +10,10 @@ from pathlib import Path
 from foveate.assembly.encoders import encoders_in_memory, encoders_of
 from foveate.assembly.engines import engine_of, engines_in_memory, spare_cores, takes_pixels
 from foveate.assembly.reference import agreed, reference_of
+from foveate.assembly.supply import Shared
 from foveate.core.errors import StartupError
 from foveate.core.media import Appearance
+from foveate.engines.embedded.roles import RoleFleet
 from foveate.journey.self_check import check_embeddings
 from foveate.journey.serving import Serving
 from foveate.journey.text import TextWork
@@ -23,9 +25,7 @@ from foveate.models.memory import check_memory
 from foveate.models.own_encoder import load_own_prompt_side
 from foveate.models.own_source import source_of
 from foveate.models.port import PromptSide
-from foveate.observe.load import Load
 from foveate.observe.logging import get_logger
-from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 
 MEDIA_WORKERS_MAX = 8
@@ -63,16 +63,16 @@ def served_name(settings: Settings, files: ModelFiles) -> str:
 
 
 async def load_version(
-    files: ModelFiles, name: str, settings: Settings, *, runtime: Runtime, number: int, say: Say, load: Load,
-    encode_workers: int | None = None,
-) -> Serving:  # fmt: skip
+    files: ModelFiles, name: str, settings: Settings, shared: Shared, *, number: int, encode_workers: int | None = None
+) -> Serving:
     """Start a version's workers and engine while its prompt side loads, and take a picture through them.
 
-    ``number`` counts the versions that this server had: its processes are named by it. ``encode_workers``: other than the settings say.
+    ``number`` counts the versions that this server had. ``encode_workers``: other than the settings say.
     The first failure ends the others: raises StartupError with none left running.
     """
+    runtime, load = shared.runtime, shared.load
     media = MediaPool(runtime, pool_config(settings, files, number), load)
-    engine = engine_of(settings, files, name, runtime=runtime, number=number, say=say, load=load)
+    engine = engine_of(settings, files, name, shared)
     reference = reference_of(settings, files, engine, runtime=runtime, number=number)
     encoders = encoders_of(settings, files, engine, runtime=runtime, number=number, load=load, workers=encode_workers)
     loading: list[TextWork] = []
@@ -99,11 +99,11 @@ async def load_version(
         loading.append(text := TextWork(prompt_side.result()))
         serving = Serving(
             files.name, prompt_side.result(), text, media, encoders, engine, restarts=lambda: engine.restarts, stop=stop,
-            encoders=encoders,
+            encoders=encoders, roles=engine if isinstance(engine, RoleFleet) else None,
         )  # fmt: skip
         await warm(serving, runtime.arena)
         if reference is not None:
-            say(agreed(await check_embeddings(serving, reference, runtime.arena), reference))
+            shared.say(agreed(await check_embeddings(serving, reference, runtime.arena), reference))
             await reference.stop()
         if settings.model.encoder or settings.engine.kind != "embedded" or settings.topology.kind != "agg":
             # What was compared, here or with an upstream, is this encoder; and encode workers are held to it too. An operator's own that
@@ -126,27 +126,34 @@ def _prompt_side(settings: Settings, files: ModelFiles) -> PromptSide:
 
 
 def another_version(
-    settings: Settings, *, runtime: Runtime, say: Say, load: Load, encode_workers: Callable[[], int]
+    settings: Settings, shared: Shared, *, now: Callable[[], Serving]
 ) -> Callable[[str, str | None], Awaitable[Serving]]:
     """Return what loads further versions beside the first, under the name that clients know the first by: of a model, with an operator's
-    own encoder (empty: the model's, None: that of the settings).
+    own encoder (empty: the model's, None: that of the settings), in the topology of the version that serves ``now``.
     """
     numbers = itertools.count(1)
 
     async def loaded(path: str, encoder: str | None) -> Serving:
-        chosen = settings
+        serving = now()
+        chosen = _as_now(settings, serving)
         if encoder is not None:
-            chosen = settings.model_copy(
-                update={"model": settings.model.model_copy(update={"encoder": encoder or None})}
-            )
-        workers = encode_workers()
-        files, name = await find_model(path, chosen, say, encode_workers=workers)
+            chosen = chosen.model_copy(update={"model": settings.model.model_copy(update={"encoder": encoder or None})})
+        workers = None if serving.encoders is None else serving.encoders.wanted
+        files, name = await find_model(path, chosen, shared.say, encode_workers=workers)
         number = next(numbers)
-        return await load_version(
-            files, name, chosen, runtime=runtime, number=number, say=say, load=load, encode_workers=workers
-        )
+        return await load_version(files, name, chosen, shared, number=number, encode_workers=workers)
 
     return loaded
+
+
+def _as_now(settings: Settings, serving: Serving) -> Settings:
+    """Return the settings with the topology that the server was given since."""
+    roles = serving.roles
+    if roles is None:
+        return settings
+    numbers = {"prefill": roles.count("p"), "decode": roles.count("d")} if roles.topology == "e-p-d" else {}
+    topology = settings.topology.model_copy(update={"kind": roles.topology, **numbers})
+    return settings.model_copy(update={"topology": topology})
 
 
 def pool_config(settings: Settings, files: ModelFiles, number: int) -> PoolConfig:

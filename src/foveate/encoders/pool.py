@@ -50,6 +50,7 @@ class EncoderPool:
         runs."""
         self._config = config
         self._local = local
+        self._steps_in = True
         load = load or Load()
         self._workers = Workers(runtime, config, self, load)
         self._line = Line(BatchBounds(config.config.batch_max, config.config.batch_tokens_max or _NO_BOUND), load)
@@ -101,14 +102,18 @@ class EncoderPool:
     @property
     def encodes_locally(self) -> bool:
         """Whether the engine's process can encode where no worker does."""
-        return self._local is not None
+        return self._local is not None and self._steps_in
+
+    def step_in(self, allowed: bool) -> None:
+        """Say whether it may, from now on: an engine's processes may come to have a vision tower, or not to have it any more."""
+        self._steps_in = allowed
 
     async def resize(self, workers: int, *, drain_seconds_max: float) -> None:
         """Have so many workers from now on; with none the engine's process encodes. No picture fails by it.
 
         Raises StartupError when new ones cannot start, ValueError for none where the engine's process cannot encode.
         """
-        if not workers and self._local is None:
+        if not workers and not self.encodes_locally:
             raise ValueError("with no encode worker nobody would encode")
         await self._workers.resize(workers, drain_seconds_max=drain_seconds_max)
 
@@ -198,7 +203,7 @@ class EncoderPool:
                 loads[ticket.owner] += ticket.tokens
         for ticket in tickets:
             able = {index: load for index, load in loads.items() if index not in ticket.failed_at}
-            if not able and self._local is not None:
+            if not able and self.encodes_locally:
                 self._line.remove(ticket)
                 ticket.settle(None)
             elif loads:
@@ -315,7 +320,7 @@ class EncoderPool:
 
     def _rejected(self, seat: Seat, ticket: Ticket, message: EncodeRejected) -> None:
         error = asyncio.CancelledError() if message.error is None else message.error.error()
-        others = self._local is not None or any(other.open for other in self._workers.seats if other is not seat)
+        others = self.encodes_locally or any(other.open for other in self._workers.seats if other is not seat)
         if isinstance(error, EncodeFailed) and not (ticket.abandoned or ticket.failed_at) and others:
             # The picture's doing or the worker's? Another one's word decides.
             ticket.failed_at.add(seat.index)

@@ -1,8 +1,9 @@
 """One or several engine processes as one engine: each request goes to the one that costs it least (:mod:`foveate.decisions.routing`).
 
-Which that is: by the prompt tokens under way there, by what it probably has cached of the prompt, by whether it came back just now. A
-process that ended takes what it held with it, as :class:`foveate.core.errors.EngineDied`; the next try finds the others. One that came back
-with another model than the rest is not used, nor with another vision encoder than the one that pictures' path was checked with.
+Which that is: by the prompt tokens under way there, by what it probably has cached of the prompt, by whether it came back just now. One
+that an operator drains is given nothing new. A process that ended takes what it held with it, as
+:class:`foveate.core.errors.EngineDied`; the next try finds the others. One that came back with another model than the rest is not used, nor
+with another vision encoder than the one that pictures' path was checked with.
 
 Does not cover: starting a process again (:mod:`foveate.engines.process_client`), and whether to try again (the journey).
 """
@@ -15,17 +16,17 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from foveate.core.clock import now
-from foveate.core.errors import EngineUnavailable, QueueFull, StartupError
+import msgspec
+
+from foveate.core.errors import EngineUnavailable, EngineUnknown, QueueFull, StartupError
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
-from foveate.decisions import health
-from foveate.decisions.health import Health
 from foveate.decisions.ownership import owner
 from foveate.decisions.routing import STREAM_TOKENS, Candidate, pick
 from foveate.encoders.port import UNKNOWN, Purpose
-from foveate.engines.affinity import Link, Memory
+from foveate.engines.affinity import Link
 from foveate.engines.arrivals import Arrivals
+from foveate.engines.member import Member
 from foveate.engines.port import EngineEvent, EngineInfo, EngineReport, EngineWork, Form
 from foveate.engines.process_client import ProcessEngine
 from foveate.engines.prompt_chain import chain
@@ -34,51 +35,6 @@ _LOG = logging.getLogger("foveate.engine")
 
 AFFINITY_BOUND: Final = 1.25
 """As ``upstream.affinity_bound``: times the mean load, beyond which what is cached no longer counts."""
-RECOVER_SECONDS: Final = 10.0
-"""As ``upstream.recover_seconds``: until one that came back gets its whole share."""
-
-
-class _Load:
-    """What one process has to do of one kind, in tokens or rows, and in how many pieces."""
-
-    def __init__(self) -> None:
-        self.amount = 0.0
-        self.pieces = 0
-
-    def begin(self, amount: float) -> None:
-        self.amount += amount
-        self.pieces += 1
-
-    def end(self, amount: float) -> None:
-        self.pieces -= 1
-        self.amount = self.amount - amount if self.pieces else 0.0  # so that rounding does not add up
-
-
-class Member:
-    """One process, and what is known of it. Nothing here waits."""
-
-    def __init__(self, engine: ProcessEngine) -> None:
-        self.engine = engine
-        self.answering = _Load()
-        self.encoding = _Load()
-        self.refused: EngineInfo | None = None
-        """What it said of itself when it was found to be another model's."""
-        self._memory = Memory()
-        self._restarts = 0
-
-    @property
-    def memory(self) -> Memory:
-        """What it was sent since it last started."""
-        if self.engine.restarts != self._restarts:
-            self._restarts = self.engine.restarts
-            self._memory.forget()
-        return self._memory
-
-    def candidate(self, load: _Load, matched: int = 0) -> Candidate:
-        """Return what the choice needs to know of it. Its own queues say when they are full, so its places do not count here."""
-        eased = Health(up=True, since=self.engine.ready_since, eased=self.engine.restarts > 0)
-        share = health.share(eased, now(), RECOVER_SECONDS)
-        return Candidate(share=share, outstanding=load.amount, matched=matched)
 
 
 class Fleet:
@@ -86,7 +42,7 @@ class Fleet:
 
     def __init__(self, engines: Sequence[ProcessEngine]) -> None:
         """``engines``: at least one, of the same configuration."""
-        self._members = [Member(engine) for engine in engines]
+        self._members = [Member(engine, number) for number, engine in enumerate(engines)]
         self.accepts: frozenset[Form] = engines[0].accepts
         self.features = engines[0].features
         self._info: EngineInfo | None = None
@@ -99,7 +55,7 @@ class Fleet:
     @property
     def ready(self) -> bool:
         """Whether any process can be asked now."""
-        return bool(self._usable())
+        return bool(self._open())
 
     @property
     def info(self) -> EngineInfo:
@@ -122,12 +78,15 @@ class Fleet:
     def report(self) -> tuple[EngineReport, ...]:
         """See the port."""
         usable = self._usable()
-        return tuple(
-            EngineReport(
-                str(index), member in usable, member.engine.restarts, member.answering.pieces, member.answering.amount
-            )
-            for index, member in enumerate(self._members)
-        )
+        return tuple(member.report(usable=member in usable, restarts=0) for member in self._members)
+
+    def drain(self, name: str, *, draining: bool) -> EngineReport:
+        """See the port."""
+        for member, report in zip(self._members, self.report(), strict=True):
+            if report.name == name:
+                member.held_back = draining
+                return msgspec.structs.replace(report, draining=not member.open)
+        raise EngineUnknown
 
     async def start(self) -> None:
         """Start all processes side by side. The first that fails fails the whole. Raises StartupError."""
@@ -166,6 +125,10 @@ class Fleet:
                 _LOG.error("an engine is not used: it is %s, %s %s", member.engine.info, why, self._info)
         return usable
 
+    def _open(self) -> list[Member]:
+        """Return those of them that may be given anything new."""
+        return [member for member in self._usable() if member.open]
+
     # ---------------------------------------------------------------------------------------------------------- engine
 
     def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
@@ -176,7 +139,7 @@ class Fleet:
         links = chain(work, self.info.picture_token_id) if len(self._members) > 1 else ()
         full: list[Member] = []
         while True:
-            able = [member for member in self._usable() if member not in full]
+            able = [member for member in self._open() if member not in full]
             member = self._choose(able, len(work.token_ids), links)
             member.memory.note(links)
             try:
@@ -186,7 +149,7 @@ class Fleet:
                 return
             except QueueFull:  # raised before the first event only
                 full.append(member)
-                if all(other in full for other in self._usable()):
+                if all(other in full for other in self._open()):
                     raise
 
     async def _ask(
@@ -226,15 +189,15 @@ class Fleet:
 
     def _encoders(self) -> list[Member]:
         """Return the processes that can encode now."""
-        return self._usable()
+        return self._open()
 
     def _encoder(self, content: str, rows: float) -> Member:
-        usable = self._encoders()
-        loads = {index: member.encoding.amount for index, member in enumerate(self._members) if member in usable}
-        if content and loads:
-            return self._members[owner(content, loads, rows)]
+        able = {member.number: member for member in self._encoders()}
+        if content and able:
+            return able[owner(content, {number: one.encoding.amount for number, one in able.items()}, rows)]
         self._encoded += 1
-        return usable[_picked([member.candidate(member.encoding) for member in usable], rows, self._encoded)]
+        places = list(able.values())
+        return places[_picked([member.candidate(member.encoding) for member in places], rows, self._encoded)]
 
 
 def _picked(candidates: Sequence[Candidate], demand: float, turn: int) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from foveate.engines.arrivals import Arrivals
 
 Form = Literal["embeddings", "pixels", "bytes", "url"]
+Role = Literal["pd", "p", "d"]
+"""What a process does: prefill and token decode, or one of them."""
 FinishReason = Literal["stop", "length", "abort", "tool_calls"]
 NOT_THERE: Final = TensorBundle(Slot(0, 0), (), 0)
 """The embeddings of a picture that is still being encoded."""
@@ -240,8 +242,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
 
 class EngineReport(msgspec.Struct, frozen=True):
-    """One engine process. ``usable`` is true when it may be given requests; ``outstanding_tokens`` are prompt tokens that it has still to
-    prefill, and a little for each stream.
+    """One engine process. ``usable`` is true when it is well; ``draining``: it is given nothing new all the same; ``leaving``: because it
+    ends when it has finished what it has. ``outstanding_tokens`` are prompt tokens that it has still to prefill, and a little for each
+    stream.
     """
 
     name: str
@@ -249,6 +252,9 @@ class EngineReport(msgspec.Struct, frozen=True):
     restarts: int
     in_flight: int
     outstanding_tokens: float
+    role: Role = "pd"
+    draining: bool = False
+    leaving: bool = False
 
 
 class Engine(Protocol):
@@ -284,7 +290,11 @@ class Engine(Protocol):
         ...
 
     def report(self) -> tuple[EngineReport, ...]:
-        """Tell about every process, in order; their names are the same always."""
+        """Tell about every process, in order; a process has the same name for as long as it is there."""
+        ...
+
+    def drain(self, name: str, *, draining: bool) -> EngineReport:
+        """Give a process nothing new, or let it have requests again; those under way go on. Raises EngineUnknown."""
         ...
 
     async def stop(self, *, seconds_max: float) -> None:

@@ -101,13 +101,15 @@ class ProcessEngine:
         threads: int,
         cpus: tuple[int, ...] = (),
         index: int = 0,
+        needs: str = "",
         start_seconds_max: float,
         hang_seconds: float = 5.0,
         on_progress: Callable[[str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         load: Load | None = None,
     ) -> None:
-        """``index`` is in the process's name. A process that answers nothing for ``hang_seconds`` is killed and replaced.
+        """``index`` is in the process's name, ``needs`` as in :class:`foveate.runtime.port.WorkerSpec`. A process that answers
+        nothing for ``hang_seconds`` is killed and replaced.
 
         ``on_progress`` gets lines on what is loading; ``on_restart`` is called each time a restarted process is
         ready; ``load`` is told what waits and what runs."""
@@ -121,6 +123,7 @@ class ProcessEngine:
             sends=self.sends,
             threads=threads,
             cpus=cpus,
+            needs=needs,
         )
         self._start_seconds_max = start_seconds_max
         self._pulse = Pulse(hang_seconds)
@@ -158,6 +161,11 @@ class ProcessEngine:
         if self._info is None:
             raise EngineUnavailable(detail="the engine was never ready")
         return self._info
+
+    @property
+    def index(self) -> int:
+        """The number in the process's name."""
+        return self._spec.index
 
     @property
     def worker(self) -> Worker | None:

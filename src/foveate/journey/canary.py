@@ -88,7 +88,10 @@ class Canaries:
             raise CanaryRunning
         if self._terms is None:
             raise CanaryRefused("Only the embedded engine can serve two versions of a model at once.")
+        if self._tools.roll_out.topology_changes:
+            raise CanaryRefused("The topology is being changed. Try again when that is done.")
         self._loading_model = model
+        self._tools.roll_out.loading = True
         loading = self._loading = self._own(self._begin(self._terms, model, share=share, warm=warm, encoder=encoder))
         await asyncio.wait((loading,))
         if loading.cancelled():
@@ -154,7 +157,7 @@ class Canaries:
             )
             raise CanaryRefused(public, detail=str(error)) from error
         finally:
-            self._loading = None
+            self._loaded()
         trial = Trial(
             roll_out.stable,
             new,
@@ -218,6 +221,10 @@ class Canaries:
         await self._tools.roll_out.stop(gone)
         log.info("a version's processes have ended", model=gone.name)
 
+    def _loaded(self) -> None:
+        self._loading = None
+        self._tools.roll_out.loading = False
+
     def _trial(self) -> Trial:
         trial = self._tools.roll_out.trial
         if trial is None:
@@ -236,7 +243,7 @@ class Canaries:
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if task is self._loading:  # given up before its first step
-            self._loading = None
+            self._loaded()
         if task.cancelled():
             return
         error = task.exception()

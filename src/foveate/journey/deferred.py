@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from foveate.core.budget import Caller
 from foveate.core.errors import EngineUnavailable, FoveateError
 from foveate.core.request import Request
-from foveate.engines.port import RelayReport
+from foveate.engines.port import EngineReport, RelayReport
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.port import (
@@ -79,6 +79,14 @@ class Deferred:
     def drain_upstream(self, name: str, *, draining: bool) -> RelayReport:
         """See the port. Raises EngineUnavailable while loading."""
         return self._loaded().drain_upstream(name, draining=draining)
+
+    def engines(self) -> tuple[EngineReport, ...]:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().engines()
+
+    def drain_engine(self, name: str, *, draining: bool) -> EngineReport:
+        """See the port. Raises EngineUnavailable while loading."""
+        return self._loaded().drain_engine(name, draining=draining)
 
     def caches(self) -> CacheOperator:
         """See the port. Raises EngineUnavailable while loading."""

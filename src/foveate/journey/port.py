@@ -16,7 +16,7 @@ from foveate.core.errors import ErrorRecord, FoveateError
 from foveate.core.media import Blob
 from foveate.core.memory import Slot
 from foveate.core.request import Request
-from foveate.engines.port import FinishEvent, RelayReport, TokenEvent
+from foveate.engines.port import EngineReport, FinishEvent, RelayReport, TokenEvent
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.holds import EarlyHold
@@ -257,6 +257,14 @@ class Service(Protocol):
         """Send one of them nothing new, or let it have requests again. Raises UpstreamUnknown."""
         ...
 
+    def engines(self) -> tuple[EngineReport, ...]:
+        """The engine's processes, of the version that serves; none where the servers behind this one answer."""
+        ...
+
+    def drain_engine(self, name: str, *, draining: bool) -> EngineReport:
+        """Give one of them nothing new, or let it have requests again. Raises EngineUnknown."""
+        ...
+
     def caches(self) -> CacheOperator:
         """What an operator may do with the caches."""
         ...
@@ -270,7 +278,7 @@ class Service(Protocol):
         ...
 
     def topology(self) -> TopologyOperator:
-        """What an operator may do with the encode workers."""
+        """What an operator may do with the topology."""
         ...
 
     def body(self, bytes_max: int, caller: Caller) -> AbstractAsyncContextManager[BodyBuffer]:

@@ -6,6 +6,7 @@ A request begins with the version that serves and may be given to the one on tri
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 
@@ -20,6 +21,10 @@ class RollOut:
         self.stable = stable
         self.trial: Trial | None = None
         self.retiring: list[Serving] = []
+        self.loading = False
+        """Whether a version is being loaded, in the topology that there was when that began."""
+        self.topology_changes: set[asyncio.Task[None]] = set()
+        """Those under way."""
         self._past_media_restarts = 0
         self._past_engine_restarts: Counter[str] = Counter()
 

@@ -11,13 +11,13 @@ import msgspec
 
 from foveate.core.budget import Caller
 from foveate.core.clock import now
-from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, FoveateError, UpstreamUnknown
+from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, EngineUnknown, FoveateError, UpstreamUnknown
 from foveate.core.limits import ARENA_LIMIT
 from foveate.core.media import Blob
 from foveate.core.request import Request
 from foveate.decisions.budget import CONTEXT_LIMIT, DECODE_LIMIT
 from foveate.decisions.scaling import ScaleTerms
-from foveate.engines.port import RelayReport
+from foveate.engines.port import EngineReport, RelayReport
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
 from foveate.journey.cache_port import CacheOperator
@@ -95,7 +95,7 @@ class Journey:
         if self.tools.relay is not None and not self.tools.relay.ready:
             return Readiness(False, "upstreams: none is up")
         if not self.tools.roll_out.stable.engine.ready:
-            return Readiness(False, "engine: loading or restarting")
+            return Readiness(False, "engine: loading, restarting or drained")
         if not self.tools.roll_out.stable.media.ready:
             return Readiness(False, "media workers: none is ready")
         return Readiness(True)
@@ -264,6 +264,16 @@ class Journey:
             raise UpstreamUnknown
         return self.tools.relay.drain(name, draining=draining)
 
+    def engines(self) -> tuple[EngineReport, ...]:
+        """The engine's processes, of the version that serves; none where the servers behind this one answer."""
+        return () if self.tools.relay is not None else self.tools.roll_out.stable.engine.report()
+
+    def drain_engine(self, name: str, *, draining: bool) -> EngineReport:
+        """Give one of them nothing new, or let it have requests again. Raises EngineUnknown."""
+        if self.tools.relay is not None:
+            raise EngineUnknown
+        return self.tools.roll_out.stable.engine.drain(name, draining=draining)
+
     def caches(self) -> CacheOperator:
         """What an operator may do with the caches."""
         return CacheOperations(self.tools)
@@ -281,7 +291,7 @@ class Journey:
         await self._topologies.aclose()
 
     def topology(self) -> TopologyOperator:
-        """What an operator may do with the encode workers."""
+        """What an operator may do with the topology."""
         return self._topologies
 
     def answer(self, request: Request, unpacked: Unpacked | None) -> AbstractAsyncContextManager[Answer]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from foveate.encoders.pool import EncoderPool
 from foveate.encoders.port import Encoder
 from foveate.engines.port import Engine
+from foveate.engines.roles import Roles
 from foveate.journey.text import TextWork
 from foveate.media.pool import MediaPool
 from foveate.models.port import PromptSide
@@ -22,7 +23,8 @@ from foveate.models.port import PromptSide
 class Serving:
     """The collaborators that belong to one version. ``name`` is the directory or hub id that it was loaded from.
 
-    ``encoder`` is whatever encodes for it; ``encoders`` the same where workers of ours may do it, so that they can be counted and changed.
+    ``encoder`` is whatever encodes for it; ``encoders`` the same where workers of ours may do it, so that they can be counted and changed;
+    ``roles`` is the engine where its processes' roles can be changed.
     ``restarts`` tells how many of its engine's processes were replaced; ``stop`` ends all of them.
     """
 
@@ -35,6 +37,7 @@ class Serving:
     restarts: Callable[[], int]
     stop: Callable[[], Awaitable[None]]
     encoders: EncoderPool | None = None
+    roles: Roles | None = None
     users: int = field(default=0, init=False)
     _unused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 

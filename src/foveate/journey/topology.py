@@ -1,4 +1,4 @@
-"""Change where the vision encoder runs while requests run."""
+"""Change where the vision encoder and the language model run while requests run."""
 
 from __future__ import annotations
 
@@ -6,25 +6,38 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+import msgspec
+
 from foveate.core.clock import now
-from foveate.core.errors import StartupError, TopologyRefused
+from foveate.core.errors import FoveateError, StartupError, TopologyRefused
 from foveate.decisions.scaling import ScaleTerms
 from foveate.encoders.pool import EncoderPool
 from foveate.journey.roll_out import RollOut
 from foveate.journey.scaling import LOOK_SECONDS, Scaling
-from foveate.journey.topology_port import Kind, TopologyReport
+from foveate.journey.serving import Serving
+from foveate.journey.topology_port import TopologyReport
 from foveate.observe.labels import ScaleDecision
 from foveate.observe.logging import get_logger
 from foveate.observe.observer import Observer
+from foveate.observe.records import Topology
 
 log = get_logger(__name__)
 
 DRAIN_SECONDS_MAX: Final = 30.0
-"""How long a worker that goes may take for the two batches it holds; pictures of one that takes longer are moved."""
+"""How long an encode worker that goes may take for the two batches it holds; pictures of one that takes longer are moved."""
 
 
 FAILED_SECONDS: Final = 30.0
 """How long none is added after one could not start."""
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    """A topology with its numbers; ``prefill`` and ``decode`` as in :meth:`Topologies.set`."""
+
+    kind: Topology
+    encoders: int
+    prefill: int | None = None
+    decode: int | None = None
 
 
 class Topologies:
@@ -34,7 +47,7 @@ class Topologies:
         """With ``scale`` the number of encode workers follows the queue from now on, until an operator sets it."""
         self._roll_out = roll_out
         self._observer = observer
-        self._with_encoders: Kind = "e-p-d" if observer.topology == "e-p-d" else "e-pd"
+        self._kind: Topology = observer.topology
         self._lock = asyncio.Lock()
         self._changing: set[asyncio.Task[None]] = set()
         self._scaling = None if scale is None else Scaling(scale)
@@ -43,40 +56,60 @@ class Topologies:
 
     def report(self) -> TopologyReport:
         """See the port."""
-        pools, encoders = self._pools(), self._roll_out.encode_workers()
+        pools = self._pools()
+        engines = self._roll_out.stable.engine.report()
+        staying = [one.role for one in engines if not one.leaving]
         return TopologyReport(
-            kind=self._kind(encoders),
-            encoders=encoders,
+            kind=self._kind,
+            encoders=self._roll_out.encode_workers(),
             waiting=sum(pool.waiting for pool in pools),
             local=any(pool.encodes_locally for pool in pools),
             local_pictures=sum(pool.local_pictures for pool in pools),
             workers=tuple(report for pool in pools for report in pool.report()),
             encoders_max=0 if self._scaling is None else self._scaling.terms.workers_max,
+            prefill=staying.count("p"),
+            decode=staying.count("d"),
+            engines=engines,
         )
 
-    async def set(self, kind: Kind, encoders: int) -> TopologyReport:
+    async def set(
+        self, kind: Topology, encoders: int, *, prefill: int | None = None, decode: int | None = None
+    ) -> TopologyReport:
         """See the port. Once begun it is finished, whether or not whoever asked still waits."""
-        wanted = 0 if kind == "agg" else encoders
+        wanted = _Shape(kind, 0 if kind == "agg" else encoders, prefill, decode)
+        self._check(wanted)
+        self._scaling = None
+        change = self._begin(self._change(wanted), "change the topology")
+        self._roll_out.topology_changes.add(change)
+        change.add_done_callback(self._roll_out.topology_changes.discard)
+        try:
+            await asyncio.shield(change)
+        except (StartupError, OSError) as error:
+            public = error.public if isinstance(error, FoveateError) else f"{error.strerror}."
+            raise TopologyRefused(f"Processes cannot start: {public}", detail=str(error)) from error
+        return self.report()
+
+    def _check(self, wanted: _Shape) -> None:
+        """Raise TopologyRefused for what cannot be."""
         pools = self._pools()
         if not pools:
             raise TopologyRefused("No vision encoder runs here: the servers behind this one encode.")
-        if kind != "agg" and kind != self._with_encoders:
-            apart = "apart" if self._with_encoders == "e-p-d" else "together"
+        if self._roll_out.loading:
+            raise TopologyRefused("A new version of the model is loading. Change the topology when it is there.")
+        numbered = wanted.prefill is not None or wanted.decode is not None
+        if numbered and wanted.kind != "e-p-d":
+            raise TopologyRefused("Only with e-p-d there are prefill workers and token-decode workers.")
+        if self._roll_out.stable.roles is not None:
+            return
+        if (wanted.kind == "e-p-d") != (self._kind == "e-p-d") or numbered:
             raise TopologyRefused(
-                f"Prefill and token decode run {apart} since the start: choose {self._with_encoders}, or restart."
+                "This engine's processes have their roles, and what connects them, from their start. Restart the server with "
+                f"--topology {wanted.kind}."
             )
-        if not wanted and self._with_encoders == "e-p-d":
-            raise TopologyRefused("With e-p-d one encode worker has to stay.")
-        if not wanted and not all(pool.encodes_locally for pool in pools):
+        if not wanted.encoders and not all(pool.encodes_locally for pool in pools):
             raise TopologyRefused(
                 "The engine's process holds no vision tower (topology.fallback is off), so one encode worker has to stay."
             )
-        self._scaling = None
-        try:
-            await asyncio.shield(self._begin(self._resize(wanted), "change the topology"))
-        except StartupError as error:
-            raise TopologyRefused(f"The encode workers cannot start: {error.public}", detail=error.detail) from error
-        return self.report()
 
     async def aclose(self) -> None:
         """Give up a change under way, and follow the queue no more."""
@@ -110,16 +143,48 @@ class Topologies:
     def _decided(self, decision: ScaleDecision) -> None:
         self._observer.metrics.count("foveate_scaling_decisions_total", decision)
 
-    async def _resize(self, wanted: int) -> None:
+    async def _resize(self, encoders: int) -> None:
+        """Have so many encode workers, and all else as it is."""
         async with self._lock:
-            before = self._roll_out.encode_workers()
             for pool in self._pools():
-                await pool.resize(wanted, drain_seconds_max=DRAIN_SECONDS_MAX)
-            self._observer.topology = self._kind(wanted)
-            log.info("the topology has changed", encoders=wanted, before=before)
+                await pool.resize(encoders, drain_seconds_max=DRAIN_SECONDS_MAX)
+            log.info("the number of encode workers has changed", encoders=encoders)
 
-    def _kind(self, encoders: int) -> Kind:
-        return self._with_encoders if encoders else "agg"
+    async def _change(self, wanted: _Shape) -> None:
+        """Change every version that takes requests; where one cannot, all go back to what they had."""
+        async with self._lock:
+            before = self._shape()
+            try:
+                for serving in self._versions():
+                    await _apply(serving, wanted)
+            except (StartupError, OSError):
+                for serving in self._versions():
+                    await _apply(serving, before)
+                raise
+            self._kind = self._observer.topology = wanted.kind
+            log.info("the topology has changed", kind=wanted.kind, encoders=wanted.encoders, before=before.kind)
+
+    def _shape(self) -> _Shape:
+        roles = self._roll_out.stable.roles
+        prefill, decode = (None, None) if roles is None else (roles.count("p") or None, roles.count("d") or None)
+        return _Shape(self._kind, self._roll_out.encode_workers(), prefill, decode)
+
+    def _versions(self) -> list[Serving]:
+        """Those that take requests; others end with what they began."""
+        return [serving for serving in self._roll_out.all if serving not in self._roll_out.retiring]
 
     def _pools(self) -> list[EncoderPool]:
         return [serving.encoders for serving in self._roll_out.all if serving.encoders is not None]
+
+
+async def _apply(serving: Serving, wanted: _Shape) -> None:
+    """Give one version a topology. Whoever is to encode is there before whoever encoded goes. Raises StartupError, OSError."""
+    pool, roles = serving.encoders, serving.roles
+    assert pool is not None, "checked"
+    if wanted.encoders:
+        await pool.resize(wanted.encoders, drain_seconds_max=DRAIN_SECONDS_MAX)
+    if roles is not None:
+        await roles.change(wanted.kind, prefill=wanted.prefill, decode=wanted.decode)
+        pool.step_in(roles.encodes)
+    if not wanted.encoders:
+        await pool.resize(0, drain_seconds_max=DRAIN_SECONDS_MAX)

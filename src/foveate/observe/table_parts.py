@@ -67,7 +67,8 @@ def _encoders() -> list[Metric]:
         _read(encoder, "encoders_busy", "gauge", share),
         Metric(encoder, "foveate_embedding_transfer_bytes", "histogram", moved, (), BYTES),
         *_encode_workers(),
-        _read(engine, "engine_ready", "gauge", "1 when this engine process can take a request, else 0.", of),
+        _read(engine, "engine_ready", "gauge", "1 when this engine process is well, else 0.", of),
+        _read(engine, "engine_draining", "gauge", "1 while it is given nothing new, else 0.", of),
         _read(engine, "engine_in_flight", "gauge", "Requests under way in it.", of),
         _read(
             engine, "engine_outstanding_tokens", "gauge", "Prompt tokens under way in it before their first token.", of
@@ -78,6 +79,8 @@ def _encoders() -> list[Metric]:
         Metric(engine, "foveate_kv_handed_on_total", "counter", handed),
         Metric(engine, "foveate_kv_handed_on_bytes_total", "counter", "Bytes of their K/V and logits."),
         Metric(engine, "foveate_kv_lost_total", "counter", lost),
+        _read(engine, "kv_room_used_bytes", "gauge", "Of topology.kv_bytes_max, what such prompts occupy now."),
+        _read(engine, "kv_room_waiting", "gauge", "Prompts that wait for room there."),
         _read(engine, "llm_waiting", "gauge", waiting),
         _read(engine, "llm_running", "gauge", "Requests whose tokens the language model draws."),
     ]

@@ -42,15 +42,21 @@ class ArenaView:
 class Arena:
     """Allocates slots, best fit, in O(log n). Not thread-safe: the gateway's event loop owns it."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        """Create an arena of ``capacity_bytes``, rounded up to whole pages. Nothing is resident until it is written."""
+    def __init__(self, capacity_bytes: int, *, apart_bytes: int = 0) -> None:
+        """Create an arena of ``capacity_bytes``, rounded up to whole pages. Nothing is resident until it is written.
+
+        ``apart_bytes`` more lie behind it as the slot ``apart``, which :meth:`allocate` does not know: they are its owner's to deal out.
+        """
         if capacity_bytes <= 0:
             raise ValueError("an arena needs a positive capacity")
-        self.capacity_bytes = -(-capacity_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.capacity_bytes = _in_pages(capacity_bytes)
+        self.apart = Slot(self.capacity_bytes, apart_bytes)
+        self.size_bytes = self.capacity_bytes + _in_pages(apart_bytes)
+        """Of the whole file."""
         self.fd = os.memfd_create("foveate-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, self.capacity_bytes)
+        os.ftruncate(self.fd, self.size_bytes)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
-        self._view: ArenaView | None = ArenaView(self.fd, self.capacity_bytes)
+        self._view: ArenaView | None = ArenaView(self.fd, self.size_bytes)
         self._allocated: dict[int, Slot] = {}
         self._ranges = Ranges(self.capacity_bytes)
 
@@ -121,3 +127,7 @@ class Arena:
     def _check(self, slot: Slot) -> None:
         if self._allocated.get(slot.offset) != slot:
             raise ValueError(f"slot {slot.offset}+{slot.size} is not allocated")
+
+
+def _in_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

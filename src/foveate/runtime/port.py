@@ -42,7 +42,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     ``memory_bytes_max`` (0: none) is what the process may allocate beyond what it holds when it reports ready;
     ``threads`` is the number of threads numerical libraries may use; ``cpus`` are the only cores that it may run on (empty: any).
-    ``clock_ahead`` is for :func:`foveate.core.clock.follow`; the runtime fills it in.
+    ``clock_ahead`` is for :func:`foveate.core.clock.follow`; the runtime fills it in. ``needs`` names what it takes of a node, where that
+    is another role's; empty: its own.
     """
 
     role: str
@@ -55,6 +56,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     threads: int = 1
     cpus: tuple[int, ...] = ()
     clock_ahead: float = 0.0
+    needs: str = ""
 
     @property
     def title(self) -> str:

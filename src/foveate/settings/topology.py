@@ -10,7 +10,7 @@ ENCODERS_MAX = 64
 
 
 class TopologySettings(Section):
-    """Where the vision encoder runs (docs/topology.md). The API and the answers are the same in every topology."""
+    """Where the vision encoder, prefill and token decode run (docs/topology.md). The API and the answers are the same in every topology."""
 
     kind: Literal["agg", "e-pd", "e-p-d"] = setting(
         "agg",
@@ -56,7 +56,7 @@ class TopologySettings(Section):
     kv_bytes_max: Bytes = setting(
         256 * MiB,
         "With e-p-d and the embedded engine, room in the arena, beside limits.arena_bytes_max, for K/V of prompts between prefill and "
-        "token decode.",
+        "token decode. It takes no memory until it is used.",
         low=MiB,
     )
     fallback: Literal["local", "off"] = setting(

@@ -17,6 +17,7 @@ from foveate.core.budget import Adjustment, Budget, Caller
 from foveate.core.errors import (
     AliasNotFound,
     CacheKeyNotFound,
+    EngineUnknown,
     FoveateError,
     NotPermitted,
     Unauthenticated,
@@ -28,7 +29,7 @@ from foveate.core.request import Request
 from foveate.decisions.cache_sizing import advise
 from foveate.decisions.miss_ratio import MissRatioCurve
 from foveate.encoders.seat import EncoderReport
-from foveate.engines.port import FinishEvent, RelayReport, TokenEvent, TokenLogprob, TokenStep
+from foveate.engines.port import EngineReport, FinishEvent, RelayReport, TokenEvent, TokenLogprob, TokenStep
 from foveate.journey.cache_port import (
     Alias,
     Aliases,
@@ -57,10 +58,11 @@ from foveate.journey.port import (
     UrlTerms,
     Usage,
 )
-from foveate.journey.topology_port import Kind, TopologyReport
+from foveate.journey.topology_port import TopologyReport
 from foveate.observe.labels import CacheName
 from foveate.observe.metrics import Metrics
 from foveate.observe.observer import KvPrefix, Observer
+from foveate.observe.records import Topology
 
 Step = TokenEvent | FinishEvent | Exception | asyncio.Event
 """An event to yield, an error to raise, or something to wait for."""
@@ -204,6 +206,7 @@ class FakeCaches:
         return Forgotten(tenant, uuid)
 
 
+ENGINE = EngineReport("0", True, 1, 2, 900.0)
 UPSTREAM = RelayReport("gpu1:8000", ("m",), True, False, 1.0, 2, 900.0, {"answered": 5}, 0, "")
 
 
@@ -260,6 +263,14 @@ class FakeService:
         if name != UPSTREAM.name:
             raise UpstreamUnknown
         return msgspec.structs.replace(UPSTREAM, draining=draining)
+
+    def engines(self) -> tuple[EngineReport, ...]:
+        return (ENGINE,)
+
+    def drain_engine(self, name: str, *, draining: bool) -> EngineReport:
+        if name != ENGINE.name:
+            raise EngineUnknown
+        return msgspec.structs.replace(ENGINE, draining=draining)
 
     def caches(self) -> FakeCaches:
         return self.cached
@@ -377,8 +388,10 @@ class FakeTopology:
         worker = EncoderReport(0, "up", waiting=1, held=2, batches=3, pictures=4, busy_seconds=0.5, restarts=0)
         return TopologyReport("e-pd", 1, waiting=1, local=True, local_pictures=0, workers=(worker,))
 
-    async def set(self, kind: Kind, encoders: int) -> TopologyReport:
-        self.asked.append((kind, encoders))
+    async def set(
+        self, kind: Topology, encoders: int, *, prefill: int | None = None, decode: int | None = None
+    ) -> TopologyReport:
+        self.asked.append((kind, encoders, prefill, decode))
         if self.refusal is not None:
             raise self.refusal
         return self.report()

@@ -27,13 +27,14 @@ async def test_it_passes_on_what_was_asked_and_tells_of_every_worker() -> None:
         assert (shown["kind"], shown["encoders"], shown["workers"][0]["state"]) == ("e-pd", 1, "up")
         await client.put("/admin/topology", json={"kind": "e-pd", "encoders": 3})
         assert (await client.put("/admin/topology", json={"kind": "agg"})).status_code == 200
-        assert topology.asked == [("e-pd", 3), ("agg", 1)]
+        await client.put("/admin/topology", json={"kind": "e-p-d", "encoders": 2, "prefill": 1, "decode": 4})
+        assert topology.asked == [("e-pd", 3, None, None), ("agg", 1, None, None), ("e-p-d", 2, 1, 4)]
 
 
 @pytest.mark.parametrize(
     "body",
     [b"", b"{}", b'{"kind": "e/pd"}', b'{"kind": "e-pd", "encoders": 0}', b'{"kind": "e-pd", "encoders": 65}',
-     b'{"kind": "agg", "workers": 1}'],
+     b'{"kind": "e-p-d", "prefill": 0}', b'{"kind": "e-p-d", "decode": 65}', b'{"kind": "agg", "workers": 1}'],
 )  # fmt: skip
 async def test_a_body_that_cannot_be_used_is_refused_and_not_passed_on(body: bytes) -> None:
     async with asking() as (client, topology):

@@ -82,7 +82,7 @@ async def test_document() -> None:
         "/admin/aliases/{tenant}/{uuid}", "/admin/cost", "/admin/cost/requests/{id}", "/admin/slo",
         "/admin/upstreams", "/admin/upstreams/{name}/drain", "/admin/upstreams/{name}/resume",
         "/admin/canary", "/admin/canary/share", "/admin/canary/promote", "/admin/canary/rollback",
-        "/admin/topology",
+        "/admin/topology", "/admin/engines", "/admin/engines/{name}/drain", "/admin/engines/{name}/resume",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]

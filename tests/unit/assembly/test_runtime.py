@@ -13,8 +13,8 @@ from foveate.runtime.port import WorkerSpec
 from foveate.settings import load
 
 
-def needs(role: str, index: int = 0, **flags: str) -> dict[str, float]:
-    return dict(needs_of(load(flags))(WorkerSpec(role, index, "", None, None, None)))
+def needs(role: str, of: str = "", **flags: str) -> dict[str, float]:
+    return dict(needs_of(load(flags))(WorkerSpec(role, 0, "", None, None, None, needs=of)))
 
 
 def test_a_core_each_and_a_gpu_where_the_weights_live_on_one() -> None:
@@ -30,13 +30,11 @@ def test_what_was_set_replaces_it() -> None:
     assert needs("encoder", **flags) == {"GPU": 0.5, "l4": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("index", "role"), [(0, "prefill"), (1, "decode"), (2, "decode"), (3, "prefill"), (4, "decode")]
-)
-def test_engines_that_are_split_by_what_they_do(index: int, role: str) -> None:
-    flags = {"topology.kind": "e-p-d", "topology.prefill": "1", "topology.decode": "2"}
-    places = {"runtime.prefill_needs": "prefill=1", "runtime.decode_needs": "decode=1"}
-    assert needs("engine", index, **flags, **places) == {role: 1.0}
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_engines_that_are_split_by_what_they_do(role: str) -> None:
+    flags = {"runtime.prefill_needs": "prefill=1", "runtime.decode_needs": "decode=1"}
+    assert needs("engine", role, **flags) == {role: 1.0}
+    assert needs("engine", **flags) == {"CPU": 1.0}
 
 
 @pytest.mark.parametrize("wrong", ["GPU", "GPU=one", "=1", "a b=1"])

@@ -17,7 +17,7 @@ from foveate.core.memory import Slot
 from foveate.core.request import Sampling
 from foveate.encoders.messages import Encode, EncodeDone
 from foveate.encoders.port import Purpose
-from foveate.engines import fleet, process_client
+from foveate.engines import fleet, member, process_client
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.engines.fleet import Fleet
@@ -157,7 +157,7 @@ async def test_one_that_came_back_is_not_run_over(bench: Bench) -> None:
 
 
 async def test_what_a_dead_process_had_cached_is_forgotten(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "RECOVER_SECONDS", 0)
+    monkeypatch.setattr(member, "RECOVER_SECONDS", 0)
     cat = await bench.ask("cat 0", picture="cat")
     await bench.end("cat 0", cat)
     bench.worker(cat).kill()

@@ -170,3 +170,17 @@ def test_close_leaves_open_views_alone() -> None:
     view[:] = b"safe"
     with pytest.raises(ValueError, match="closed"):
         arena.view(Slot(0, 4))
+
+
+def test_what_lies_apart_is_nobody_elses() -> None:
+    arena = Arena(CAPACITY, apart_bytes=100)
+    whole = arena.allocate(CAPACITY)
+    with pytest.raises(ArenaFull):
+        arena.allocate(1)
+    assert (arena.capacity_bytes, arena.used_bytes) == (CAPACITY, CAPACITY)
+    assert arena.apart == Slot(whole.offset + whole.size, 100)
+    arena.view(arena.apart)[:] = b"x" * 100
+    assert arena.size_bytes == CAPACITY + mmap.PAGESIZE == os.fstat(arena.fd).st_size
+    with pytest.raises(ValueError, match="not allocated"):
+        arena.release(arena.apart)
+    arena.close()

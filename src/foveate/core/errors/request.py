@@ -89,6 +89,14 @@ class TopologyRefused(Refused):
     sentence = "The server cannot have this topology."
 
 
+class EngineUnknown(Refused):
+    """There is no engine process of the name that an operator gave."""
+
+    code = "engine_unknown"
+    kind = Kind.NOT_FOUND
+    sentence = "No engine process has this name."
+
+
 class MethodNotAllowed(Refused):
     """The path is part of the API, but not with this method; the header ``Allow`` names those that are."""
 

@@ -1,5 +1,7 @@
 """Room in the arena for prompts' K/V on their way from prefill to token decode: a region of its own, so that it competes with no cache.
 
+All versions of the model share it, and it is there in every topology: nothing of it is resident until it is written.
+
 A prompt takes its slot before its prefill begins and keeps it until the process that draws its tokens has copied it. Whoever finds no room
 waits, in order of arrival: that is what holds prefill back when token decode does not keep up.
 """
@@ -12,7 +14,6 @@ from collections import OrderedDict
 from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, InvalidParameter
 from foveate.core.memory import Slot
-from foveate.runtime.arena import Arena
 from foveate.runtime.ranges import ALIGNMENT, Ranges
 
 LIMIT_NAME = "topology.kv_bytes_max"
@@ -41,24 +42,18 @@ class Room:
 
 
 class KvRoom:
-    """``bytes_max`` of the arena. Owned by the event loop. Who waits is bounded by who is admitted."""
+    """``region`` of the arena, which nobody else may use. Owned by the event loop. Who waits is bounded by who is admitted."""
 
-    def __init__(self, arena: Arena, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self._arena = arena
-        self._region: Slot | None = None
-        self._ranges = Ranges(bytes_max // ALIGNMENT * ALIGNMENT)
+    def __init__(self, region: Slot) -> None:
+        self.bytes_max = region.size
+        self._origin = region.offset
+        self._ranges = Ranges(region.size // ALIGNMENT * ALIGNMENT)
         self._waiting: OrderedDict[asyncio.Future[Slot], int] = OrderedDict()
 
-    def open(self) -> None:
-        """Take the region. Raises ArenaFull."""
-        self._region = self._arena.allocate(self.bytes_max)
-
-    def close(self) -> None:
-        """Give the region back; nobody may use any of it any more."""
-        region, self._region = self._region, None
-        if region is not None:
-            self._arena.release(region)
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that prompts on their way occupy, alignment included."""
+        return self._ranges.used
 
     @property
     def waiting(self) -> int:
@@ -98,11 +93,6 @@ class KvRoom:
         """Take a slot back."""
         self._ranges.give_back(slot.offset - self._origin, slot.size)
         self._grant()
-
-    @property
-    def _origin(self) -> int:
-        assert self._region is not None, "it is not open"
-        return self._region.offset
 
     def _grant(self) -> None:
         """Give room to those who wait, the first first: no small prompt passes a large one for ever."""

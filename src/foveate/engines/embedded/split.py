@@ -1,7 +1,8 @@
 """Prefill and token decode in processes of their own (P/D): one prefills a prompt into the arena, another draws its tokens.
 
-Which process does what is decided here, not by the processes: each can do both. So a role can be given to another process while it serves,
-and while no process of a role is there, one of the other role answers the whole request.
+Which process does what is decided here, not by the processes: each can do both. So roles change while they serve
+(:mod:`foveate.engines.embedded.roles`), a process may answer whole requests, and while no process of a role is there, one of the other
+role does. A prompt that has no room between two processes, however empty that is, is answered whole too.
 
 A process that dies costs its requests nothing before their first token: the prompt is prefilled again elsewhere, and one that was prefilled
 lies in the arena, for the next process to go on with.
@@ -11,21 +12,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Literal
+from typing import Final
 
 from foveate.core.clock import now
-from foveate.core.errors import ArenaFull, EngineDied, EngineUnavailable, QueueFull, StartupError
+from foveate.core.errors import EngineDied, EngineUnavailable, QueueFull
 from foveate.core.memory import Slot
 from foveate.engines.arrivals import Arrivals
 from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.embedded.kv_room import LIMIT_NAME, KvRoom, Room
+from foveate.engines.embedded.kv_room import KvRoom, Room
 from foveate.engines.embedded.messages import Prefilled, TokenDecode
-from foveate.engines.fleet import Fleet, Member
-from foveate.engines.port import EngineEvent, EngineWork
+from foveate.engines.embedded.places import Supply
+from foveate.engines.embedded.roles import RoleFleet
+from foveate.engines.member import Member
+from foveate.engines.port import EngineEvent, EngineWork, Role
 from foveate.engines.prompt_chain import chain
 from foveate.observe.load import Load
+from foveate.observe.records import Topology
 
-Role = Literal["p", "d"]
+END_SECONDS_MAX: Final = 300.0
+"""As ``server.request_seconds_max``."""
 
 
 class _Place:
@@ -55,50 +60,43 @@ class _Place:
             self._room.release()
 
 
-class SplitFleet(Fleet):
+class SplitFleet(RoleFleet):
     """Implements :class:`foveate.engines.port.Engine` over processes with roles."""
 
     def __init__(
-        self, engines: Sequence[EmbeddedEngine], roles: Sequence[Role], room: KvRoom, load: Load | None = None
+        self,
+        supply: Supply,
+        room: KvRoom,
+        *,
+        topology: Topology = "agg",
+        prefill: int | None = None,
+        decode: int | None = None,
+        end_seconds_max: float = END_SECONDS_MAX,
+        load: Load | None = None,
     ) -> None:
-        """``roles``: one for each engine. ``room`` is where prompts lie in between. ``load`` is told what waits and what went over."""
-        super().__init__(engines)
-        self._room = room
-        self._roles = dict(zip(self._members, roles, strict=True))
+        """``room`` is where prompts lie in between. ``load`` is told what waits and what went over; the rest as :class:`RoleFleet`'s."""
+        super().__init__(supply, topology, prefill=prefill, decode=decode, end_seconds_max=end_seconds_max)
+        self.room = room
         self._load = load or Load()
 
-    async def start(self) -> None:
-        """See the port."""
-        try:
-            self._room.open()
-        except ArenaFull as error:
-            raise StartupError(
-                f"There is no room for K/V between prefill and token decode. Lower {LIMIT_NAME}, or raise limits.arena_bytes_max."
-            ) from error
-        await super().start()
-
-    async def stop(self, *, seconds_max: float) -> None:
-        """See the port."""
-        await super().stop(seconds_max=seconds_max)
-        self._room.close()
-
     def _encoders(self) -> list[Member]:
-        return [
+        """Those that have a vision tower; where none stays that has, one that is leaving."""
+        able = [
             member for member in self._usable() if isinstance(member.engine, EmbeddedEngine) and member.engine.encodes
         ]
+        return [member for member in able if member.open] or [member for member in able if member.leaving]
 
     async def _generate(self, work: EngineWork, arrivals: Arrivals | None) -> AsyncGenerator[EngineEvent, None]:
-        if not self._of("p") or not self._of("d"):
+        asked = now()
+        info = self.info
+        size = info.kv_bytes_per_token * len(work.token_ids) + info.kv_bytes_fixed
+        if not self._of("p") or not self._of("d") or size > self.room.bytes_max:
             async with aclosing(super()._generate(work, arrivals)) as events:
                 async for event in events:
                     yield event
             return
-        asked = now()
-        info = self.info
-        size = info.kv_bytes_per_token * len(work.token_ids) + info.kv_bytes_fixed
-        self._room.check(size)
         arrivals = arrivals or Arrivals(set())
-        place = _Place(self._room, size, work.deadline)
+        place = _Place(self.room, size, work.deadline)
         try:
             self._load.llm_waiting += 1
             try:
@@ -113,8 +111,12 @@ class SplitFleet(Fleet):
         finally:
             place.release()
 
-    def _of(self, role: Role, passed_over: Sequence[Member] = ()) -> list[Member]:
-        return [member for member in self._usable() if self._roles[member] == role and member not in passed_over]
+    def _of(self, role: Role) -> list[Member]:
+        return [member for member in self._open() if member.role == role]
+
+    def _able(self, role: Role, passed_over: Sequence[Member]) -> list[Member]:
+        """Return who can do a part of a request: those of the role, and those that answer whole ones, as roles may have changed since."""
+        return [member for member in self._open() if member.role in (role, "pd") and member not in passed_over]
 
     async def _prefill(self, work: EngineWork, place: _Place, asked: float, arrivals: Arrivals) -> Prefilled:
         """Have a process prefill the prompt; another one when it dies or has no place. Raises what the last one did."""
@@ -124,7 +126,7 @@ class SplitFleet(Fleet):
         while True:
             if arrivals.complete:
                 await place.slot()
-            member = self._choose(self._of("p", tried), weight, links)
+            member = self._choose(self._able("p", tried), weight, links)
             member.memory.note(links)
             member.answering.begin(weight)
             try:
@@ -133,7 +135,7 @@ class SplitFleet(Fleet):
                 return await engine.prefill(work, place.slot, submitted_at=asked, arrivals=arrivals)
             except (EngineDied, EngineUnavailable, QueueFull):
                 tried.append(member)
-                if not self._of("p", tried):
+                if not self._able("p", tried):
                     raise
             finally:
                 member.answering.end(weight)
@@ -143,7 +145,7 @@ class SplitFleet(Fleet):
         tried: list[Member] = []
         begun = False
         while True:
-            member = self._choose(self._of("d", tried), float(len(message.work.token_ids)))
+            member = self._choose(self._able("d", tried), float(len(message.work.token_ids)))
             engine = member.engine
             assert isinstance(engine, EmbeddedEngine)
             member.answering.begin(1.0)
@@ -155,7 +157,7 @@ class SplitFleet(Fleet):
                 return
             except (EngineDied, EngineUnavailable, QueueFull):
                 tried.append(member)
-                if begun or not self._of("d", tried):
+                if begun or not self._able("d", tried):
                     raise
             finally:
                 member.answering.end(1.0)

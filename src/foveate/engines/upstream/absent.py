@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from foveate.core.errors import EngineUnavailable
+from foveate.core.errors import EngineUnavailable, EngineUnknown
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.encoders.port import UNKNOWN, Purpose
@@ -45,6 +45,10 @@ class NoEngine:
     def report(self) -> tuple[EngineReport, ...]:
         """One that is as usable as the upstreams are; what they have to do is told of each of them."""
         return (EngineReport("0", self.ready, 0, 0, 0.0),)
+
+    def drain(self, name: str, *, draining: bool) -> EngineReport:
+        """Raises EngineUnknown."""
+        raise EngineUnknown
 
     async def encode(
         self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN

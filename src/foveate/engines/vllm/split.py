@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Literal
 
 from foveate.core.clock import now
 from foveate.core.errors import EngineDied, EngineUnavailable, QueueFull
 from foveate.engines.arrivals import Arrivals
-from foveate.engines.fleet import Fleet, Member
-from foveate.engines.port import EngineEvent, EngineWork
+from foveate.engines.fleet import Fleet
+from foveate.engines.member import Member
+from foveate.engines.port import EngineEvent, EngineWork, Role
 from foveate.engines.prompt_chain import chain
 from foveate.engines.vllm.client import Held, VllmEngine
 from foveate.engines.vllm.messages import TokenDecode
 from foveate.observe.load import Load
-
-Role = Literal["p", "d"]
 
 
 class VllmSplit(Fleet):
@@ -32,11 +30,12 @@ class VllmSplit(Fleet):
     def __init__(self, engines: Sequence[VllmEngine], roles: Sequence[Role], load: Load | None = None) -> None:
         """``roles``: one for each engine, as in its configuration. ``load`` is told what went over."""
         super().__init__(engines)
-        self._roles = dict(zip(self._members, roles, strict=True))
+        for member, role in zip(self._members, roles, strict=True):
+            member.role = role
         self._load = load or Load()
 
     def _encoders(self) -> list[Member]:
-        return [member for member in self._usable() if _vllm(member).encodes]
+        return [member for member in self._open() if _vllm(member).encodes]
 
     async def _generate(self, work: EngineWork, arrivals: Arrivals | None) -> AsyncGenerator[EngineEvent, None]:
         if not self._of("p") or not self._of("d"):
@@ -59,7 +58,7 @@ class VllmSplit(Fleet):
                     raise
 
     def _of(self, role: Role, passed_over: Sequence[Member] = ()) -> list[Member]:
-        return [member for member in self._usable() if self._roles[member] == role and member not in passed_over]
+        return [member for member in self._open() if member.role == role and member not in passed_over]
 
     async def _held(self, work: EngineWork, asked: float) -> Held | None:
         """Have the prompt prefilled. None for one that whoever draws the tokens prefills itself: vLLM reads no K/V where the prompt's

@@ -77,7 +77,7 @@ class ForkServer:
         config = {
             "control_fd": theirs.fileno(),
             "arena_fd": self._arena.fd,
-            "arena_bytes": self._arena.capacity_bytes,
+            "arena_bytes": self._arena.size_bytes,
             "parent_pid": os.getpid(),
             "preload": self._preload,
             "sys_path": sys.path,

@@ -26,7 +26,7 @@ class RayRuntime:
     async def connected(cls, arena: Arena, config: ClusterConfig, *, preload: Sequence[str] = ()) -> RayRuntime:
         """Join the cluster; ``preload`` as of :class:`foveate.runtime.local.runtime.LocalRuntime`. Raises StartupError."""
         disconnect = await connect(config)
-        return cls(arena, Hosts(config, arena.capacity_bytes, preload), disconnect)
+        return cls(arena, Hosts(config, arena.size_bytes, preload), disconnect)
 
     def worker(self, spec: WorkerSpec) -> RayWorker:
         """See the port."""

@@ -7,15 +7,14 @@ import asyncio
 import pytest
 
 from foveate.core.clock import now
-from foveate.core.errors import ArenaFull, DeadlineExceeded, InvalidParameter
+from foveate.core.errors import DeadlineExceeded, InvalidParameter
+from foveate.core.memory import Slot
 from foveate.engines.embedded.kv_room import KvRoom, Room
 from foveate.runtime.arena import Arena
 
 
-def opened(arena: Arena, bytes_max: int) -> KvRoom:
-    rooms = KvRoom(arena, bytes_max)
-    rooms.open()
-    return rooms
+def room_of(size: int) -> KvRoom:
+    return KvRoom(Slot(64 << 10, size))
 
 
 def later() -> float:
@@ -30,28 +29,24 @@ async def waiting(rooms: KvRoom, size: int) -> asyncio.Task[Room]:
 
 
 async def test_it_lies_in_a_region_of_its_own() -> None:
-    arena = Arena(64 << 10)
-    before = arena.allocate(4096)
-    rooms = opened(arena, 8192)
+    arena = Arena(64 << 10, apart_bytes=8192)
+    rooms = KvRoom(arena.apart)
     one, other = [await rooms.take(size, deadline=later()) for size in (100, 8000)]
     assert {one.slot.size, other.slot.size} == {100, 8000}
-    assert one.slot.offset >= before.offset + before.size
+    assert min(one.slot.offset, other.slot.offset) >= arena.capacity_bytes
     assert not range(
         max(one.slot.offset, other.slot.offset),
         min(one.slot.offset + one.slot.size, other.slot.offset + other.slot.size),
     )
     arena.view(other.slot)[:] = b"x" * 8000
-    with pytest.raises(ArenaFull):
-        opened(arena, 64 << 10)
+    assert (arena.used_bytes, rooms.used_bytes) == (0, 8128)
     one.release()
     other.release()
-    rooms.close()
-    rooms.close()
-    assert arena.slots == 1
+    assert rooms.used_bytes == 0
 
 
 async def test_who_finds_none_waits_in_order() -> None:
-    rooms = opened(Arena(64 << 10), 4096)
+    rooms = room_of(4096)
     first = await rooms.take(4096, deadline=later())
     large, small = await waiting(rooms, 4000), await waiting(rooms, 64)
     assert rooms.waiting == 2
@@ -65,7 +60,7 @@ async def test_who_finds_none_waits_in_order() -> None:
 
 
 async def test_who_leaves_makes_way_for_those_behind() -> None:
-    rooms = opened(Arena(64 << 10), 4096)
+    rooms = room_of(4096)
     held = await rooms.take(2048, deadline=later())
     large, small = await waiting(rooms, 4096), await waiting(rooms, 1024)
     large.cancel()
@@ -80,7 +75,7 @@ async def test_who_leaves_makes_way_for_those_behind() -> None:
 
 
 async def test_what_never_fits_and_what_comes_too_late() -> None:
-    rooms = opened(Arena(64 << 10), 4096)
+    rooms = room_of(4096)
     with pytest.raises(InvalidParameter) as refused:
         await rooms.take(4097, deadline=later())
     assert (refused.value.limit_name, refused.value.limit) == ("topology.kv_bytes_max", 4096)

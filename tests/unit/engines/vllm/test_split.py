@@ -14,11 +14,11 @@ from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineDied, InvalidParameter, QueueFull
 from foveate.core.request import Sampling
 from foveate.engines.messages import Cancel, Cancelled, Generate
-from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
+from foveate.engines.port import EngineWork, FailEvent, FinishEvent, Role, TokenEvent
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import VllmConfig
 from foveate.engines.vllm.messages import LetGo, Prefill, Prefilled, TokenDecode
-from foveate.engines.vllm.split import Role, VllmSplit
+from foveate.engines.vllm.split import VllmSplit
 
 ROLES: Sequence[Role] = ("p", "p", "d", "d")
 P, D = (0, 1), (2, 3)
