@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -57,20 +56,12 @@ async def test_a_node_that_goes_under_load_ends_its_workers_once(bench: Bench, r
 
     # Nothing is written to the arena for it any more: what it was given may be given to others.
     bench.arena.view(out)[:] = b"\0" * MIB
-    again: Any = await started_elsewhere(bench)
+    again: Any = await bench.started(index=10)
     assert again.node != first.node
     again.send(Sum(read))
     assert (await bench.messages.get()).value == MIB
     assert bytes(bench.arena.view(out)) == b"\0" * MIB
     assert bench.exits.empty()
-
-
-async def started_elsewhere(bench: Bench) -> Any:
-    """As whoever restarts workers does: once more, while the cluster has not heard yet that a node went."""
-    for _ in range(5):
-        with contextlib.suppress(StartupError):
-            return await bench.started(index=10)
-    return await bench.started(index=10)
 
 
 async def test_a_successor_finds_the_actor_of_one_that_died(bench: Bench) -> None:

@@ -32,6 +32,16 @@ logger = logging.getLogger(__name__)
 
 _KEPT_SECONDS: Final = 60.0
 """How long an actor without a process is kept for a successor."""
+_AVOIDED_SECONDS: Final = 90.0
+"""How long no actor is placed where one was lost, while another node can take it. Ray believes in a node that went without a word until its
+health checks have failed: by its defaults 15 s (period times threshold), and 60 s where it cannot even tell that a check failed. An actor
+that is placed there meanwhile is lost, too."""
+_PLACES_MAX: Final = 3
+"""Times an actor that was lost before it held a process is placed."""
+_PLACE_SECONDS: Final = 20.0
+"""How long an actor may take to be there while nodes are avoided, then it is placed again: at times Ray asks one of them all the same."""
+_NODE_LABEL: Final = "ray.io/node-id"
+"""The label that Ray gives each node."""
 _LOOKS: Final = 3
 """Times another machine's clock is looked at; the shortest look counts."""
 _THREAD_BYTES: Final = 256 * 1024
@@ -40,6 +50,10 @@ _THREAD_BYTES: Final = 256 * 1024
 
 class HostLost(Exception):
     """The actor, its node or the way to it is gone."""
+
+
+class HostBroken(HostLost):
+    """The actor cannot be: making it raises."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +149,9 @@ class Hosts:
         self._config = config
         self._arena_bytes = arena_bytes
         self._preload = tuple(preload)
-        self._kept: dict[tuple[str, str, int], tuple[Host, asyncio.TimerHandle]] = {}
+        self._kept: dict[tuple[str, int], tuple[Host, asyncio.TimerHandle]] = {}
+        self._avoided: dict[str, float] = {}
+        """Until when which node is avoided."""
 
     def needs(self, spec: WorkerSpec) -> dict[str, float]:
         """Return the resources that this worker's actor takes on its node."""
@@ -146,48 +162,83 @@ class Hosts:
 
         Raises HostLost.
         """
-        from foveate.runtime.ray.host import WorkerHost  # what the actor imports the gateway need not, but for the name
-
-        kept = self._kept.pop(_seat(spec), None)
+        kept = self._kept.pop((spec.role, spec.index), None)
         if kept is not None:
             host, timer = kept
             timer.cancel()
-            try:
-                await host.look()
-            except HostLost:
-                host.end()
-            else:
+            if await self._there(host, seconds_max=_PLACE_SECONDS):
                 return host
-        needs = self.needs(spec)
-        actor = (
-            ray.remote(WorkerHost)
-            .options(
-                num_cpus=needs.pop("CPU", 0),
-                num_gpus=needs.pop("GPU", 0),
-                resources=needs,
-                max_restarts=0,
-                max_task_retries=0,
-                lifetime="non_detached",
-            )
-            .remote(spec.title, self._arena_bytes, (*self._preload, spec.entry.partition(":")[0]))
-        )
-        host = Host(actor)
+        for left in reversed(range(_PLACES_MAX)):
+            host = self._placed(spec)
+            seconds_max = _PLACE_SECONDS if left and self._avoided else None
+            if await self._there(host, seconds_max=seconds_max, raises=not left):
+                return host
+            logger.warning("%s was lost before it held a process and is placed again", spec.title)
+        raise AssertionError("the last one is there, or its loss was raised")
+
+    async def _there(self, host: Host, *, seconds_max: float | None = None, raises: bool = False) -> bool:
+        """Wait until an actor is there; end it, and return false, when it is lost, or is not there in time.
+
+        Raises HostBroken, with ``raises`` every HostLost.
+        """
         try:
-            await host.look()
+            async with asyncio.timeout(seconds_max):
+                await host.look()
+        except (HostLost, TimeoutError) as error:
+            self.lost(host)
+            if raises or isinstance(error, HostBroken):
+                raise
+            return False
         except BaseException:
             host.end()
             raise
-        return host
+        return True
+
+    def _placed(self, spec: WorkerSpec) -> Host:
+        """Return an actor that Ray is asked to place: apart from others, so that a node's loss costs a role the fewest workers."""
+        from foveate.runtime.ray.host import WorkerHost  # what the actor imports the gateway need not, but for the name
+
+        needs = self.needs(spec)
+        options: dict[str, Any] = {
+            "num_cpus": needs.pop("CPU", 0),
+            "num_gpus": needs.pop("GPU", 0),
+            "resources": needs,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "lifetime": "non_detached",
+            **self._where(),
+        }
+        modules = (*self._preload, spec.entry.partition(":")[0])
+        return Host(ray.remote(WorkerHost).options(**options).remote(spec.title, self._arena_bytes, modules))
+
+    def _where(self) -> dict[str, Any]:
+        """Return where Ray is to place an actor: spread over nodes; after a loss where none was lost, if another node has room."""
+        at = now()
+        self._avoided = {node: until for node, until in self._avoided.items() if until > at}
+        if not self._avoided:
+            return {"scheduling_strategy": "SPREAD"}
+        anywhere: dict[str, str] = {}
+        # Not spread: for that Ray asks any node to place it, also one that is gone.
+        return {
+            "label_selector": {_NODE_LABEL: f"!in({', '.join(self._avoided)})"},
+            "fallback_strategy": [{"label_selector": anywhere}],
+        }
+
+    def lost(self, host: Host) -> None:
+        """End an actor that cannot be reached, and place others elsewhere for a while: its node may be gone, whatever Ray believes."""
+        if host.node:
+            self._avoided[host.node] = now() + _AVOIDED_SECONDS
+        host.end()
 
     def keep(self, spec: WorkerSpec, host: Host) -> None:
         """Keep the actor of a worker that died by itself for a while."""
         self.drop(spec)
         timer = asyncio.get_running_loop().call_later(_KEPT_SECONDS, self.drop, spec)
-        self._kept[_seat(spec)] = host, timer
+        self._kept[spec.role, spec.index] = host, timer
 
     def drop(self, spec: WorkerSpec) -> None:
         """End the actor that is kept for this worker's successor, if there is one."""
-        kept = self._kept.pop(_seat(spec), None)
+        kept = self._kept.pop((spec.role, spec.index), None)
         if kept is not None:
             kept[1].cancel()
             kept[0].end()
@@ -200,13 +251,9 @@ class Hosts:
         self._kept.clear()
 
 
-def _seat(spec: WorkerSpec) -> tuple[str, str, int]:
-    """What a worker has in common with its successor: one that needs another node is none."""
-    return spec.role, spec.needs, spec.index
-
-
 async def _answer(reference: Any) -> Any:
     try:
         return await reference
     except RayError as error:
-        raise HostLost(f"{type(error).__name__}: {getattr(error, 'cause', None) or error}") from error
+        kind = HostBroken if getattr(error, "actor_init_failed", False) else HostLost
+        raise kind(f"{type(error).__name__}: {getattr(error, 'cause', None) or error}") from error

@@ -11,7 +11,7 @@ import logging
 import pickle
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Union
+from typing import Any, Final, Literal, Union
 
 import msgspec
 
@@ -21,18 +21,23 @@ from foveate.runtime.local.channel import FRAME_BYTES_MAX, WRITE_BYTES_MAX, Fram
 from foveate.runtime.named_bytes import read_by_worker
 from foveate.runtime.port import ArenaAccess, Progress, Ready, WorkerSpec
 from foveate.runtime.ray.cluster import Host, HostLost, Hosts
-from foveate.runtime.ray.parcel import Parcel, add_bytes, unpack_bytes
+from foveate.runtime.ray.parcel import BEAT_SECONDS, Parcel, add_bytes, unpack_bytes
 
 logger = logging.getLogger(__name__)
 
 _LINGER_SECONDS: Final = 1.0
 """How long an actor may take to tell of its process's end before it is given up, with its process."""
+_QUIET_SECONDS: Final = 2.5 * BEAT_SECONDS
+"""An actor that has said nothing for so long is not waited for when its process is killed: it would have said that it is there."""
 _PATIENCE_SECONDS: Final = 10.0
 """How long an actor may take to be placed and started before the log tells of it."""
 SILENT_SECONDS: Final = 3.0
 """How long nothing may be heard of an actor that says every half second that it is there."""
 _TOGETHER_BYTES_MAX: Final = 32 * 2**20
 """Bytes of messages that travel in one call, but for a single larger message."""
+
+_Fate = Literal["kept", "ended", "lost"]
+"""What becomes of the actor when its process has ended or is given up."""
 
 
 class RayWorker:
@@ -133,7 +138,8 @@ class RayWorker:
             self._running.cancel()
             return
         self._host.ask_to_kill()
-        self._linger = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._abandon)
+        quiet = self._is_ready and now() - self._heard_at > _QUIET_SECONDS
+        self._linger = asyncio.get_running_loop().call_later(0 if quiet else _LINGER_SECONDS, self._abandon)
 
     async def stop(self, *, seconds_max: float) -> None:
         """See the port. When cancelled, the process is killed."""
@@ -163,7 +169,7 @@ class RayWorker:
     async def _run(self, seconds_max: float) -> None:
         """Be the worker, from taking an actor to the process's end. Ends in :meth:`_over`, however it ends."""
         how = "cause unknown"
-        reusable = False
+        fate: _Fate = "ended"
         try:
             waits = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._tell_that_it_waits)
             try:
@@ -174,17 +180,17 @@ class RayWorker:
             await host.begin(pickle.dumps(spec), seconds_max)
             self._sending = asyncio.get_running_loop().create_task(self._send(host), name=f"send {spec.title}")
             await self._listen(host)
-            reusable = True
+            fate = "kept" if self._stop_seconds is None else "ended"
         except HostLost as error:
-            how = str(error).partition("\n")[0]
+            how, fate = str(error).partition("\n")[0], "lost"
             logger.warning("%s is lost with its actor or node: %s", self.spec.title, how)
         except asyncio.CancelledError:
-            how = "given up"
+            how, fate = "given up", "lost"  # the actor did not tell in time what became of its process
         except Exception as error:
             how = repr(error)
             logger.exception("%s is given up", self.spec.title)
         finally:
-            self._over(how, reusable)
+            self._over(how, fate)
 
     async def _listen(self, host: Host) -> None:
         """Take what the process says until it has ended. Raises HostLost."""
@@ -280,15 +286,17 @@ class RayWorker:
         assert self._running is not None
         self._running.cancel()
 
-    def _over(self, how: str, reusable: bool) -> None:
+    def _over(self, how: str, fate: _Fate) -> None:
         if self._linger is not None:
             self._linger.cancel()
         if self._sending is not None:
             self._sending.cancel()
         self._outbox.clear()
         if self._host is not None:
-            if reusable and self._stop_seconds is None:
+            if fate == "kept":
                 self._hosts.keep(self.spec, self._host)
+            elif fate == "lost":
+                self._hosts.lost(self._host)
             else:
                 self._host.end()
         self._refused(StartupError(f"The process '{self.spec.title}' ended while starting ({how})."))
