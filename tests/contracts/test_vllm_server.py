@@ -167,33 +167,28 @@ def test_too_many_are_refused_and_the_others_answered(path: tuple[str, Server]) 
     assert len(answers) - len(refused) >= QUEUE_MAX
 
 
-def test_encode_workers_beside_vllm(vllm_server: Server) -> None:
-    """e-pd while it serves: they encode, one that is killed costs no answer, and the engine's process encodes again afterwards."""
+def test_the_encode_worker_beside_vllm_encodes_and_its_death_costs_no_answer(vllm_server: Server) -> None:
     told = {"red": "A red circle.", "green": "A green circle.", "blue": "A blue circle."}
 
     def answers(seed: int) -> list[str]:
         bodies = [asking(picture(colour, "circle", seed=seed), text(DESCRIBE)) for colour in told]
-        with ThreadPoolExecutor(3) as pool:
+        with vllm_server.client(seconds=120) as http, ThreadPoolExecutor(3) as pool:
             return [content(answer) for answer in pool.map(lambda body: http.post(CHAT, json=body), bodies)]
 
-    with vllm_server.client(seconds=120) as http:
-        try:
-            http.put("/admin/topology", json={"kind": "e-pd", "encoders": 1}).raise_for_status()
-            assert answers(301) == list(told.values())
-            topology = http.get("/admin/topology").json()
-            assert [worker["pictures"] for worker in topology["workers"]] == [3]
-            assert topology["local_pictures"] == 0
-            vllm_server.kill("foveate: encoder 0")
-            assert answers(302) == list(told.values())
-            eventually(
-                "another to be there", lambda: http.get("/admin/topology").json()["workers"][0]["state"] != "down"
-            )
-            metrics = vllm_server.metrics()
-            assert metrics.total("foveate_ttft_seconds_count", modality="multimodal", topology="e-pd") >= 6
-        finally:
-            http.put("/admin/topology", json={"kind": "agg"}).raise_for_status()
-        assert answers(303) == list(told.values())
-    assert not vllm_server.titled("foveate: encoder 0")
+    def encoded() -> float:
+        return vllm_server.metrics().total("foveate_encoder_worker_pictures_total")
+
+    before = encoded()
+    assert answers(301) == list(told.values())
+    assert encoded() == before + 3
+    killed = vllm_server.kill("foveate: encoder 0")
+    assert answers(302) == list(told.values())
+    eventually("another to be there", lambda: vllm_server.metrics().total("foveate_encoder_workers") == 1)
+    (another,) = vllm_server.titled("foveate: encoder 0")
+    assert another.pid != killed
+    before = encoded()
+    assert answers(303) == list(told.values())
+    assert encoded() == before + 3
 
 
 @pytest.mark.parametrize(

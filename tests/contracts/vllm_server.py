@@ -15,13 +15,17 @@ CALLS = "{% if m.tool_calls %}<|im_start|>assistant\n<tool_call>{{ m.tool_calls[
 
 
 def serving_vllm(directory: Path, web: Origin) -> Server:
-    """Start it in all the processes that vLLM has for several devices. It runs one sequence at a time, so that a second waits."""
+    """Start it in all the processes that vLLM has for several devices, with an encode worker beside it.
+
+    It runs one sequence at a time, so that a second waits.
+    """
     return Server(
         directory,
         *("--engine", "vllm", "--model", str(with_tools(directory / "demo")), "--served-model-name", SERVED),
         *("--engine-batch-size-max", "1", "--engine-queue-depth-max", str(QUEUE_MAX), "--engine-threads", "1"),
         *("--vllm-args", "distributed_executor_backend=mp", "--vllm-kv-cache-bytes", "256MiB"),
         *("--vllm-tool-call-parser", "hermes", "--engine-step-seconds-max", "8", "--media-client-embeddings"),
+        *("--topology", "e-pd", "--encoders", "1", "--topology-encoder-threads", "1"),
         *("--media-workers", "1", "--no-engine-self-check", "--engine-restart-wait-seconds", "120"),
         *("--fetch-http-allowed", "--fetch-private-networks", "127.0.0.1/32", "--fetch-ports", str(web.port)),
     )

@@ -43,6 +43,7 @@ class Engine:
     async def encode(
         self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN
     ) -> EncodedImage:
+        await asyncio.sleep(0)  # as whatever asks another process does
         self._arena.view(out)[0] = LOCAL
         return EncodedImage(TensorBundle(out, (), 1), prepared.rows, ())
 
