@@ -144,11 +144,11 @@ class EncoderPool:
         else:
             ticket.settle(None)
         try:
-            await asyncio.wait({ticket.outcome}, timeout=max(0.0, deadline - now()))
+            in_time = await ticket.settled_by(deadline)
         except asyncio.CancelledError:
             await self._let_go(ticket)
             raise
-        if not ticket.outcome.done():
+        if not in_time:
             await self._let_go(ticket)
             raise DeadlineExceeded(detail="the deadline passed while a picture was encoded")
         return ticket.outcome.result() or await self._encode_locally(ticket)
@@ -304,18 +304,25 @@ class EncoderPool:
         if ticket is None:
             self._workers.condemn(seat, f"it answered picture {message.job_id}, which it does not hold")
             return
-        match message:
-            case EncodeDone():
-                seat.did(message.image)
-                self._blame(ticket)
-                ticket.settle(message.image)
-            case EncodeRejected(error=None) if ticket.recalled and not ticket.abandoned:
-                self._back_to_line([ticket])
-                idle = next((one for one in self._workers.seats if one.room and one.idle.is_set()), None)
-                if idle is not None:
-                    ticket.owner = idle.index  # not by its content: its own worker is the one that has no time
-            case EncodeRejected():
-                self._rejected(seat, ticket, message)
+        if isinstance(message, EncodeDone):
+            seat.did(message.image)
+            ticket.settle(message.image)
+            # Whoever waits for the picture goes on before anything else is thought of: the worker has another batch meanwhile.
+            asyncio.get_running_loop().call_soon(self._done, seat, ticket)
+            return
+        seat.load.ended(ticket.number)
+        if message.error is None and ticket.recalled and not ticket.abandoned:
+            self._back_to_line([ticket])
+            idle = next((one for one in self._workers.seats if one.room and one.idle.is_set()), None)
+            if idle is not None:
+                ticket.owner = idle.index  # not by its content: its own worker is the one that has no time
+        else:
+            self._rejected(seat, ticket, message)
+        self._dispatch()
+
+    def _done(self, seat: Seat, ticket: Ticket) -> None:
+        seat.load.ended(ticket.number)
+        self._blame(ticket)
         self._dispatch()
 
     def _rejected(self, seat: Seat, ticket: Ticket, message: EncodeRejected) -> None:

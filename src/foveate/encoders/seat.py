@@ -200,8 +200,7 @@ class Seat:
         self.load.began(numbers)
 
     def take_back(self, number: int) -> Ticket | None:
-        """The worker is done with a picture: return it, ``None`` for one that it does not hold."""
-        self.load.ended(number)
+        """The worker is done with a picture: return it, ``None`` for one that it does not hold. Its load is told apart."""
         for batch in self._batches:
             for ticket in batch:
                 if ticket.number == number:

@@ -33,7 +33,26 @@ class Ticket:
         self.failed_at: set[int] = set()
         self.abandoned = False
         self.recalled = False
-        self.outcome: asyncio.Future[EncodedImage | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.outcome: asyncio.Future[EncodedImage | None] = loop.create_future()
+        self._woken: asyncio.Future[None] = loop.create_future()
+        """Done when whoever asked is to go on."""
+
+    async def settled_by(self, deadline: float) -> bool:
+        """Wait until it is settled; false where the deadline comes first. Cancelling this leaves the outcome as it is. Call it once.
+
+        With asyncio.wait an outcome would take the event loop one turn more to arrive.
+        """
+        timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now()), self._wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+        return self.outcome.done()
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
 
     def message(self) -> Encode:
         """Return what a worker is told."""
@@ -49,3 +68,4 @@ class Ticket:
             self.outcome.set_exception(outcome)
         else:
             self.outcome.set_result(outcome)
+        self._wake()
