@@ -48,6 +48,8 @@ def before_handing_on(config: VllmConfig) -> socket.socket:
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(kept.getsockname()[1])
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
     os.environ.setdefault("UCX_LOG_FILE", "stderr")
+    # As vLLM has it, which only sets it where NIXL was not imported yet.
+    os.environ.setdefault("UCX_RCACHE_MAX_UNRELEASED", "1024")
     if config.device == "cpu":
         os.environ.setdefault("UCX_TLS", "tcp,self")
         os.environ.setdefault("UCX_NET_DEVICES", "lo")
