@@ -104,8 +104,8 @@ class KvLoad(Load):
 
 def vllm_split(files: ModelFiles, runtime: LocalRuntime, on_restart: Callable[[], None]) -> VllmSplit:
     """Of blocks for K/V there are so few that the longest prompt has no room beside a long one that is not let go: 48 of 128 tokens."""
-    config = VllmConfig(files.directory, files.name, files.family, batch_size_max=2, queue_depth_max=6)
-    config = msgspec.structs.replace(config, kv_cache_bytes=12 << 20)
+    config = VllmConfig(files.directory, files.name, files.family, batch_size_max=4, queue_depth_max=4)
+    config = msgspec.structs.replace(config, kv_cache_bytes=12 << 20, embeddings="connector")
     load = KvLoad()
     given: dict[str, Any] = {"threads": 1, "start_seconds_max": 280, "on_restart": on_restart, "load": load}
     roles: tuple[Role, ...] = ("p", "d")
