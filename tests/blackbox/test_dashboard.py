@@ -24,7 +24,11 @@ def slow_request(http: httpx.Client, web: Origin) -> str:
     content(http.post(CHAT, json=chat(user("Hello!"))))
     web.pages["/slow-star.png"] = delayed(4.0, body(encoded(one("red", "star", seed=91_001))))
     late = image(f"{web.url}/slow-star.png?signature=hush-hush")
-    soon = image(url_of(one("blue", "circle", seed=91_002)))
+    known = url_of(one("blue", "circle", seed=91_002))
+    soon = image(known)
+    content(
+        http.post(CHAT, json=ask(known))
+    )  # so that nothing is left to do for it when the late one comes, which is last then
     reply = http.post(CHAT, json=chat(user(soon, late, "Describe.")), headers={"authorization": "Bearer hush-key"})
     content(reply)
     return reply.headers["x-request-id"]
