@@ -13,10 +13,10 @@ Workers = Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 class TopologySet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``encoders`` is how many encode workers there are to be with ``e-pd`` and ``e-p-d``; ``prefill`` and ``decode``, how many prefill and
-    token-decode workers with ``e-p-d``: without, as many as there are, or as were configured.
+    token-decode workers with ``e-p-d``. Without: as many as there are, or as were configured.
     """
 
     kind: Topology
-    encoders: Workers = 1
+    encoders: Workers | None = None
     prefill: Workers | None = None
     decode: Workers | None = None

@@ -94,6 +94,8 @@ async def journey(
         another = another_version(settings, shared, now=lambda: roll_out.stable)
         canaries = Canaries(tools, bounds.canary_terms(settings, another))
         scope.push_async_callback(canaries.aclose)
-        built = Journey(tools, models=(name,), canaries=canaries, scale=scale_terms(settings))
+        built = Journey(
+            tools, models=(name,), canaries=canaries, scale=scale_terms(settings), encoders=settings.topology.encoders
+        )
         scope.push_async_callback(built.aclose)
         yield built

@@ -78,7 +78,7 @@ async def _run(settings: Settings, listener: socket.socket, signals: _Signals, r
         try:
             door.become(service)
             host, port = listener.getsockname()[:2]
-            log.info(f"ready on http://{host}:{port}", model=service.models[0])
+            log.info(f"ready on http://{host}:{port}", model=service.models[0], **_apart(settings))
             async with _reloading(service, signals):
                 await signals.first.wait()
             log.info("shutting down", open_requests=service.open_requests, seconds_max=settings.server.drain_seconds)
@@ -89,6 +89,15 @@ async def _run(settings: Settings, listener: socket.socket, signals: _Signals, r
         finally:
             await _unless(signals.second, inside.__aexit__(None, None, None))
     return signals.second.is_set()
+
+
+def _apart(settings: Settings) -> dict[str, str | int]:
+    """Return what the operator is told of a topology in which not everything is in the engine's process."""
+    chosen = settings.topology
+    if chosen.kind == "agg":
+        return {}
+    told: dict[str, str | int] = {"topology": chosen.kind, "encoders": chosen.encoders}
+    return told | ({"prefill": chosen.prefill, "decode": chosen.decode} if chosen.kind == "e-p-d" else {})
 
 
 @asynccontextmanager

@@ -35,12 +35,17 @@ def set_(
             help="agg: all in the engine's process. e-pd: pictures on encode workers. e-p-d: prefill and token decode apart, too."
         ),
     ],
-    encoders: Annotated[int, typer.Option("--encoders", min=1, help="Encode workers with e-pd and e-p-d.")] = 1,
-    prefill: Annotated[
+    encoders: Annotated[
         int | None,
         typer.Option(
-            "--prefill-workers", min=1, help="Prefill workers with e-p-d. Default: as there are, or were configured."
+            "--encoders",
+            min=1,
+            help="Encode workers with e-pd and e-p-d. Default: as there are, or were configured.",
         ),
+    ] = None,
+    prefill: Annotated[
+        int | None,
+        typer.Option("--prefill-workers", min=1, help="Prefill workers with e-p-d. Default: likewise."),
     ] = None,
     decode: Annotated[
         int | None, typer.Option("--decode-workers", min=1, help="Token-decode workers with e-p-d. Default: likewise.")
@@ -50,8 +55,8 @@ def set_(
     as_json: AsJson = False,
 ) -> None:
     """Change it while requests run; none fails. Waits until it is done. Change the settings too: a restarted server has those."""
-    numbers = {"prefill": prefill, "decode": decode}
-    body = {"kind": kind, "encoders": encoders, **{name: number for name, number in numbers.items() if number}}
+    numbers = {"encoders": encoders, "prefill": prefill, "decode": decode}
+    body = {"kind": kind, **{name: number for name, number in numbers.items() if number}}
     _tell(ask(url, key, "PUT topology", body, member="encoders"), as_json=as_json)
 
 

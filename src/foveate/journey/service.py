@@ -55,11 +55,15 @@ class Journey:
         models: tuple[str, ...],
         canaries: CanaryOperator | None = None,
         scale: ScaleTerms | None = None,
+        encoders: int = 1,
     ) -> None:
-        """Without ``canaries`` no new version can be tried. With ``scale`` the number of encode workers follows their queue."""
+        """Without ``canaries`` no new version can be tried. With ``scale`` the number of encode workers follows their queue.
+
+        ``encoders``: how many there are where an operator asks for such, and there are none, without saying how many.
+        """
         self.tools = tools
         self._canaries = canaries or Canaries(tools, None)
-        self._topologies = Topologies(tools.roll_out, tools.observer, scale)
+        self._topologies = Topologies(tools.roll_out, tools.observer, scale, encoders=encoders)
         self.relays = tools.relay is not None
         self._models = models
         self.body_bytes_max = tools.limits.body_bytes_max

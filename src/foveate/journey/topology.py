@@ -43,8 +43,14 @@ class _Shape(msgspec.Struct, frozen=True):
 class Topologies:
     """Implements :class:`foveate.journey.topology_port.TopologyOperator` over the versions that serve."""
 
-    def __init__(self, roll_out: RollOut, observer: Observer, scale: ScaleTerms | None = None) -> None:
-        """With ``scale`` the number of encode workers follows the queue from now on, until an operator sets it."""
+    def __init__(
+        self, roll_out: RollOut, observer: Observer, scale: ScaleTerms | None = None, *, encoders: int = 1
+    ) -> None:
+        """With ``scale`` the number of encode workers follows the queue from now on, until an operator sets it.
+
+        ``encoders``: how many were configured.
+        """
+        self._configured = encoders
         self._roll_out = roll_out
         self._observer = observer
         self._kind: Topology = observer.topology
@@ -73,10 +79,11 @@ class Topologies:
         )
 
     async def set(
-        self, kind: Topology, encoders: int, *, prefill: int | None = None, decode: int | None = None
+        self, kind: Topology, encoders: int | None = None, *, prefill: int | None = None, decode: int | None = None
     ) -> TopologyReport:
         """See the port. Once begun it is finished, whether or not whoever asked still waits."""
-        wanted = _Shape(kind, 0 if kind == "agg" else encoders, prefill, decode)
+        there = self._roll_out.encode_workers() or self._configured
+        wanted = _Shape(kind, 0 if kind == "agg" else encoders or there, prefill, decode)
         self._check(wanted)
         self._scaling = None
         change = self._begin(self._change(wanted), "change the topology")

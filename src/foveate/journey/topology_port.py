@@ -39,7 +39,7 @@ class TopologyOperator(Protocol):
         ...
 
     async def set(
-        self, kind: Topology, encoders: int, *, prefill: int | None = None, decode: int | None = None
+        self, kind: Topology, encoders: int | None = None, *, prefill: int | None = None, decode: int | None = None
     ) -> TopologyReport:
         """Have so many encode workers, none with ``agg``, and with ``e-p-d`` so many prefill and token-decode workers; None: as many as
         there are, or as were configured. Returns when new ones are there and requests go by them. No request fails by it.

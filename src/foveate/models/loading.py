@@ -272,7 +272,11 @@ def _load(
     if device != "cpu" and not device.startswith("cuda"):
         raise StartupError(f'"{device}" is not a device; choose cpu or cuda.')
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise StartupError("There is no CUDA device here; choose the device cpu.")
+        raise StartupError(f"There is no CUDA device here for {device}; choose the device cpu.")
+    if device.startswith("cuda") and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        raise StartupError(
+            f"There is no {device} here: CUDA devices are counted from 0, and there are {torch.cuda.device_count()}."
+        )
     wanted = held_dtype(dtype, device)
     stored = sum(path.stat().st_size for path in weight_files(Path(directory)))
     report(f"loading weights ({stored / 1e6:.0f} MB on disk)")

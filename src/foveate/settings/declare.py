@@ -38,12 +38,28 @@ def _parse_formats(value: object) -> object:
     return value
 
 
+def _parse_device(value: object) -> object:
+    """Refuse what names no device, before anything is loaded on it. Raises ValueError."""
+    if isinstance(value, str) and re.fullmatch(r"cpu|cuda(:\d+)?", value) is None:
+        raise ValueError(f"expected cpu, cuda or cuda:N, not {value!r}")
+    return value
+
+
+def _parse_class(value: object) -> object:
+    """Refuse what is no ``package.module:Class``. Raises ValueError."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value) is None:
+        raise ValueError(f"expected package.module:Class, not {value!r}")
+    return value
+
+
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 PictureFormat = Literal["jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"]
 Formats = Annotated[tuple[PictureFormat, ...], BeforeValidator(_parse_formats)]
 Ports = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
 Cpus = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
+Device = Annotated[str, BeforeValidator(_parse_device)]
+ClassName = Annotated[str, BeforeValidator(_parse_class)]
 
 
 def setting(

@@ -5,7 +5,21 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from foveate.decisions.eviction import PolicyName
-from foveate.settings.declare import Bytes, Cpus, Formats, GiB, KiB, MiB, Names, PictureFormat, Ports, Section, setting
+from foveate.settings.declare import (
+    Bytes,
+    ClassName,
+    Cpus,
+    Device,
+    Formats,
+    GiB,
+    KiB,
+    MiB,
+    Names,
+    PictureFormat,
+    Ports,
+    Section,
+    setting,
+)
 
 
 class ServerSettings(Section):
@@ -40,11 +54,11 @@ class ModelSettings(Section):
         None, "Name clients use for the model. Default: the hub id, or the directory's last part.",
         flag="--served-model-name",
     )  # fmt: skip
-    encoder: str | None = setting(
+    encoder: ClassName | None = setting(
         None, "An operator's own vision encoder in place of the model's: package.module:Class (docs/encoder.md).",
-        flag="--encoder", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        flag="--encoder",
     )  # fmt: skip
-    device: str = setting("cpu", "Where weights live: cpu, cuda or cuda:N.", flag="--device")
+    device: Device = setting("cpu", "Where weights live: cpu, cuda or cuda:N.", flag="--device")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "float32", "Weights and computation. float32 gives the same tokens alone and in any batch.", flag="--dtype"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from foveate.settings.declare import Bytes, Cpus, MiB, Section, setting
+from foveate.settings.declare import Bytes, Cpus, Device, MiB, Section, setting
 
 ENCODERS_MAX = 64
 
@@ -26,7 +26,7 @@ class TopologySettings(Section):
     target_queue_ms: float = setting(
         100.0, "How long pictures may wait for an encode worker before there are more of them.", low=1, high=60_000
     )
-    encoder_device: str | None = setting(
+    encoder_device: Device | None = setting(
         None, "Where an encode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
     )
     encoder_threads: int = setting(
@@ -38,10 +38,10 @@ class TopologySettings(Section):
     )
     prefill: int = setting(1, "Prefill workers with e-p-d.", flag="--prefill-workers", low=1, high=64)
     decode: int = setting(1, "Token-decode workers with e-p-d.", flag="--decode-workers", low=1, high=64)
-    prefill_device: str | None = setting(
+    prefill_device: Device | None = setting(
         None, "Where a prefill worker's weights live: cpu, cuda or cuda:N. Default: model.device."
     )
-    decode_device: str | None = setting(
+    decode_device: Device | None = setting(
         None, "Where a token-decode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
     )
     prefill_threads: int = setting(

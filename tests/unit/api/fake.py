@@ -389,7 +389,7 @@ class FakeTopology:
         return TopologyReport("e-pd", 1, waiting=1, local=True, local_pictures=0, workers=(worker,))
 
     async def set(
-        self, kind: Topology, encoders: int, *, prefill: int | None = None, decode: int | None = None
+        self, kind: Topology, encoders: int | None = None, *, prefill: int | None = None, decode: int | None = None
     ) -> TopologyReport:
         self.asked.append((kind, encoders, prefill, decode))
         if self.refusal is not None:

@@ -80,7 +80,7 @@ class Bench:
         self.pool = PlayedPool(self.done, workers, steps_in=self.engine.encodes)
         self.roll_out = RollOut(self.serving(self.engine, self.pool, roles=roles))
         self.observer = Observer(Metrics(), None, topology=topology)
-        self.topologies = Topologies(self.roll_out, self.observer)
+        self.topologies = Topologies(self.roll_out, self.observer, encoders=4)
 
     def serving(self, engine: PlayedEngine, pool: PlayedPool, *, roles: bool = True) -> Serving:
         given: Any = engine
@@ -103,6 +103,15 @@ async def test_any_topology_becomes_any_other(fallback: str) -> None:
         assert (found.prefill, found.decode) == ((1, 1) if kind == "e-p-d" else (0, 0))
         assert bench.observer.topology == kind
         assert found.local == (kind == "agg" or fallback == "local")
+
+
+async def test_without_a_number_there_are_as_many_encode_workers_as_there_were_or_as_were_configured() -> None:
+    bench = Bench()
+    assert (await bench.topologies.set("e-pd")).encoders == 4, "as configured"
+    await bench.topologies.set("e-pd", 3)
+    assert (await bench.topologies.set("e-p-d")).encoders == 3, "as there are"
+    await bench.topologies.set("agg")
+    assert (await bench.topologies.set("e-pd")).encoders == 4
 
 
 async def test_who_is_to_encode_comes_first_and_who_encoded_goes_last() -> None:

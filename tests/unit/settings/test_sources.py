@@ -199,6 +199,24 @@ def test_what_is_wrong_is_traced_to_its_source(monkeypatch: pytest.MonkeyPatch) 
         load()
 
 
+@pytest.mark.parametrize(
+    "key", ["model.device", "topology.encoder_device", "topology.prefill_device", "topology.decode_device"]
+)
+def test_a_device_is_one_before_anything_is_loaded(key: str) -> None:
+    for value in ("gpu", "cuda:", "cuda:x", "0", ""):
+        with pytest.raises(StartupError, match=f"'{key}'.*expected cpu, cuda or cuda:N, not '{value}'"):
+            load({key: value})
+    for value in ("cpu", "cuda", "cuda:12"):
+        load({key: value})
+
+
+def test_an_encoder_is_a_class_in_a_module() -> None:
+    for value in ("nosuch", "a:b:c", "module:", ""):
+        with pytest.raises(StartupError, match=f"flag --encoder.*expected package.module:Class, not '{value}'"):
+            load({"model.encoder": value})
+    assert load({"model.encoder": "a.b:C"}).model.encoder == "a.b:C"
+
+
 def test_every_field_of_a_budget_can_be_set() -> None:
     names = {entry.name for entry in declared() if entry.section == "multimodal_budget"}
     assert names == {f"default.{name}" for name in Budget.__struct_fields__ if name != "tier"}
