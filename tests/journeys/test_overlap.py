@@ -13,7 +13,7 @@ import pytest
 from blake3 import blake3
 from tests.journeys.asking import BLUE, RED, Answered, ask, data_of, picture, request, settled
 
-from foveate.core.errors import EncodeFailed, QueueFull
+from foveate.core.errors import EncodeFailed, EngineDied, QueueFull
 from foveate.core.media import DataRef, EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.core.request import Request
@@ -158,10 +158,11 @@ async def test_what_ends_a_request_that_has_begun_leaves_nothing(
 
 
 class FullForEarly:
-    """An engine without a place for prompts whose pictures are not all there."""
+    """An engine without a place for prompts whose pictures are not all there; it may say so only when they are."""
 
-    def __init__(self, engine: Fleet) -> None:
+    def __init__(self, engine: Fleet, *, late: bool) -> None:
         self._engine = engine
+        self._late = late
         self.refused = asyncio.Event()
 
     def __getattr__(self, name: str) -> object:
@@ -170,15 +171,18 @@ class FullForEarly:
     async def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
         if arrivals is not None and not arrivals.complete:
             self.refused.set()
+            if self._late:
+                await asyncio.wait({arrivals.completed})
             raise QueueFull(detail="as the test says")
         async with aclosing(self._engine.generate(work, arrivals)) as events:
             async for event in events:
                 yield event
 
 
-async def test_one_that_came_early_and_found_no_place_comes_again(service: Journey) -> None:
+@pytest.mark.parametrize("late", [False, True])
+async def test_one_that_came_early_and_found_no_place_comes_again(service: Journey, late: bool) -> None:
     bench = Bench(service)
-    engine = FullForEarly(bench.engine)
+    engine = FullForEarly(bench.engine, late=late)
     serving = dataclasses.replace(bench.journey.tools.roll_out.stable, engine=engine)
     tools = dataclasses.replace(bench.journey.tools, roll_out=RollOut(serving))
     bench.journey = Journey(tools, models=service.models)
@@ -187,6 +191,39 @@ async def test_one_that_came_early_and_found_no_place_comes_again(service: Journ
     assert not task.done()
     held.set_result(None)
     assert (await task).text == SAID
+    await settled(service)
+
+
+class Ending:
+    """An engine whose processes end with whatever they are given: so many with each try."""
+
+    def __init__(self, engine: Fleet, deaths: int) -> None:
+        self._engine = engine
+        self._deaths = deaths
+        self.asked: list[int] = []
+        """How many had ended before, of each try."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    async def generate(self, work: EngineWork, arrivals: Arrivals | None = None) -> AsyncGenerator[EngineEvent, None]:
+        self.asked.append(work.deaths)
+        error = EngineDied(detail="as the test says")
+        error.deaths = work.deaths + self._deaths
+        raise error
+        yield
+
+
+@pytest.mark.parametrize(("deaths", "tries"), [(1, [0, 1]), (2, [0])])
+async def test_a_request_that_two_processes_ended_with_is_not_tried_again(
+    service: Journey, deaths: int, tries: list[int]
+) -> None:
+    engine = Ending(Bench(service).engine, deaths)
+    serving = dataclasses.replace(service.tools.roll_out.stable, engine=engine)
+    journey = Journey(dataclasses.replace(service.tools, roll_out=RollOut(serving)), models=service.models)
+    with pytest.raises(EngineDied):
+        await ask(journey, request(text="Hello!"))
+    assert engine.asked == tries
     await settled(service)
 
 

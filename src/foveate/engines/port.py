@@ -68,7 +68,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     ``sampling.tokens_max`` is at least 1 and already fits the context. ``deadline`` is monotonic seconds;
     past it the engine gives up the request. KV of this prompt may be reused for requests of the same ``scope`` only. An engine that
     traces puts its spans under ``trace``, the value of a ``traceparent`` header; empty where there is none. In a ``chat`` the answer may
-    have reasoning and calls of tools, ``whole`` says that it is not sent before its end.
+    have reasoning and calls of tools, ``whole`` says that it is not sent before its end. ``deaths`` processes ended while they held it.
     """
 
     request_id: str
@@ -82,6 +82,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     chat: bool = False
     whole: bool = False
     pixels: list[PixelInput] = []
+    deaths: int = 0
 
     @property
     def visuals(self) -> Sequence[PictureInput | PixelInput]:

@@ -21,6 +21,7 @@ from foveate.core.clock import now
 from foveate.core.errors import EngineDied, EngineUnavailable, InvalidParameter, QueueFull
 from foveate.core.stages import Span
 from foveate.engines.arrivals import Arrivals
+from foveate.engines.deaths import DEATHS_MAX
 from foveate.engines.port import NOT_THERE, EngineEvent, EngineWork, PictureInput, PixelInput, TokenEvent
 from foveate.journey.job import Foreseen, Item, Job
 from foveate.journey.restarts import engine_back
@@ -111,14 +112,15 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
     Raises QueueFull, EngineUnavailable, EngineFailed, DeadlineExceeded.
     """
     assert job.work is not None
-    engine, begun, retry_left = job.serving.engine, False, True
+    engine, work, begun, retry_left = job.serving.engine, job.work, False, True
     while True:
         if job.items and job.serving.encoder_version != job.encoder_version:
             raise EngineUnavailable(
                 detail="the engine restarted with another encoder than the pictures were encoded by"
             )
+        early = job.arrivals is not None and not job.arrivals.complete
         try:
-            async with aclosing(engine.generate(job.work, job.arrivals)) as events:
+            async with aclosing(engine.generate(work, job.arrivals)) as events:
                 async for event in events:
                     if not begun and isinstance(event, TokenEvent):
                         begun = True
@@ -126,15 +128,18 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
                     yield event
             return
         except QueueFull:
-            if begun or job.arrivals is None or job.arrivals.complete:
+            if begun or job.arrivals is None or not early:
                 raise
             await asyncio.wait({job.arrivals.completed})
-        except (EngineDied, EngineUnavailable):
+        except (EngineDied, EngineUnavailable) as error:
             # Not EngineFailed, of an engine that is still there: it failed on the request itself, and would again.
             wait_seconds = tools.limits.engine_wait_seconds
+            deaths = error.deaths if isinstance(error, EngineDied) else 0
+            if deaths >= DEATHS_MAX:
+                raise
             if begun or not retry_left or not await engine_back(job.serving.engine, job.deadline, wait_seconds):
                 raise
-            retry_left = False
+            work, retry_left = msgspec.structs.replace(work, deaths=deaths), False
 
 
 def _close_window(job: Job, event: TokenEvent) -> None:

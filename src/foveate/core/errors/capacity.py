@@ -77,6 +77,9 @@ class EngineFailed(Failed):
 class EngineDied(EngineFailed):
     """The engine's process ended while it held this request, so that another try may be answered."""
 
+    deaths = 1
+    """How many ended while they held it, one after the other."""
+
 
 class EncodeFailed(Failed):
     """The vision encoder failed on this picture."""

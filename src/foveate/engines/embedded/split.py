@@ -5,7 +5,7 @@ Which process does what is decided here, not by the processes: each can do both.
 role does. A prompt that has no room between two processes, however empty that is, is answered whole too.
 
 A process that dies costs its requests nothing before their first token: the prompt is prefilled again elsewhere, and one that was prefilled
-lies in the arena, for the next process to go on with.
+lies in the arena, for the next process to go on with. A request that two processes ended with is given to no third.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from foveate.core.clock import now
 from foveate.core.errors import EngineDied, EngineUnavailable, QueueFull
 from foveate.core.memory import Slot
 from foveate.engines.arrivals import Arrivals
+from foveate.engines.deaths import Deaths
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.kv_room import KvRoom, Room
 from foveate.engines.embedded.messages import Prefilled, TokenDecode
@@ -96,16 +97,16 @@ class SplitFleet(RoleFleet):
                     yield event
             return
         arrivals = arrivals or Arrivals(set())
-        place = _Place(self.room, size, work.deadline)
+        place, deaths = _Place(self.room, size, work.deadline), Deaths(work)
         try:
             self._load.llm_waiting += 1
             try:
-                prefilled = await self._prefill(work, place, asked, arrivals)
+                prefilled = await self._prefill(work, place, asked, arrivals, deaths=deaths)
             finally:
                 self._load.llm_waiting -= 1
             self._load.handed_on(prefilled.kv.used)
             message = TokenDecode(arrivals.filled(work), asked, prefilled)
-            async with aclosing(self._go_on(message, place.room)) as events:
+            async with aclosing(self._go_on(message, place.room, deaths)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -118,7 +119,9 @@ class SplitFleet(RoleFleet):
         """Return who can do a part of a request: those of the role, and those that answer whole ones, as roles may have changed since."""
         return [member for member in self._open() if member.role in (role, "pd") and member not in passed_over]
 
-    async def _prefill(self, work: EngineWork, place: _Place, asked: float, arrivals: Arrivals) -> Prefilled:
+    async def _prefill(
+        self, work: EngineWork, place: _Place, asked: float, arrivals: Arrivals, *, deaths: Deaths
+    ) -> Prefilled:
         """Have a process prefill the prompt; another one when it dies or has no place. Raises what the last one did."""
         links = chain(work, self.info.picture_token_id)
         tried: list[Member] = []
@@ -133,14 +136,15 @@ class SplitFleet(RoleFleet):
                 engine = member.engine
                 assert isinstance(engine, EmbeddedEngine)
                 return await engine.prefill(work, place.slot, submitted_at=asked, arrivals=arrivals)
-            except (EngineDied, EngineUnavailable, QueueFull):
+            except (EngineDied, EngineUnavailable, QueueFull) as error:
+                deaths.count(error)
                 tried.append(member)
                 if not self._able("p", tried):
                     raise
             finally:
                 member.answering.end(weight)
 
-    async def _go_on(self, message: TokenDecode, room: Room) -> AsyncGenerator[EngineEvent, None]:
+    async def _go_on(self, message: TokenDecode, room: Room, deaths: Deaths) -> AsyncGenerator[EngineEvent, None]:
         """Have a process draw the tokens; another one when it dies or has no place before the first. Raises what the last one did."""
         tried: list[Member] = []
         begun = False
@@ -155,7 +159,8 @@ class SplitFleet(RoleFleet):
                         begun = True
                         yield event
                 return
-            except (EngineDied, EngineUnavailable, QueueFull):
+            except (EngineDied, EngineUnavailable, QueueFull) as error:
+                deaths.count(error)
                 tried.append(member)
                 if begun or not self._able("d", tried):
                     raise

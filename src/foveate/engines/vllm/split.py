@@ -5,6 +5,7 @@ of a role is there, one of the other role answers the whole request.
 
 A process that dies costs its requests nothing before their first token: the prompt is prefilled again, elsewhere or by the process that was
 to fetch it. What another may have fetched already is never fetched twice: the process that held it gives it up as soon as it was read.
+A request that two processes ended with is given to no third.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import aclosing
 from foveate.core.clock import now
 from foveate.core.errors import EngineDied, EngineUnavailable, QueueFull
 from foveate.engines.arrivals import Arrivals
+from foveate.engines.deaths import Deaths
 from foveate.engines.fleet import Fleet
 from foveate.engines.member import Member
 from foveate.engines.port import EngineEvent, EngineWork, Role
@@ -43,9 +45,9 @@ class VllmSplit(Fleet):
                 async for event in events:
                     yield event
             return
-        asked, failed = now(), list[Member]()
+        asked, failed, deaths = now(), list[Member](), Deaths(work)
         while True:
-            held = await self._held(work, asked)
+            held = await self._held(work, asked, deaths)
             begun = False
             try:
                 async with aclosing(self._draw(work, asked, held, failed)) as events:
@@ -53,20 +55,21 @@ class VllmSplit(Fleet):
                         begun = True
                         yield event
                 return
-            except EngineDied:
+            except EngineDied as error:
+                deaths.count(error)
                 if begun or not self._of("d", failed):
                     raise
 
     def _of(self, role: Role, passed_over: Sequence[Member] = ()) -> list[Member]:
         return [member for member in self._open() if member.role == role and member not in passed_over]
 
-    async def _held(self, work: EngineWork, asked: float) -> Held | None:
+    async def _held(self, work: EngineWork, asked: float, deaths: Deaths) -> Held | None:
         """Have the prompt prefilled. None for one that whoever draws the tokens prefills itself: vLLM reads no K/V where the prompt's
         log-probabilities are asked for, and computes all of it.
         """
         if work.sampling.prompt_logprobs is not None:
             return None
-        held = await self._prefill(work, asked)
+        held = await self._prefill(work, asked, deaths)
         self._load.handed_on(self.info.kv_bytes_per_token * len(work.token_ids))
         return held
 
@@ -96,7 +99,7 @@ class VllmSplit(Fleet):
                     _leave(held)
                     raise
 
-    async def _prefill(self, work: EngineWork, asked: float) -> Held:
+    async def _prefill(self, work: EngineWork, asked: float, deaths: Deaths) -> Held:
         """Have a process prefill the prompt; another one when it dies or has no place. Raises what the last one did."""
         links = chain(work, self.info.picture_token_id)
         tried: list[Member] = []
@@ -107,7 +110,8 @@ class VllmSplit(Fleet):
             member.answering.begin(weight)
             try:
                 return await _vllm(member).prefill(work, submitted_at=asked)
-            except (EngineDied, EngineUnavailable, QueueFull):
+            except (EngineDied, EngineUnavailable, QueueFull) as error:
+                deaths.count(error)
                 tried.append(member)
                 if not self._of("p", tried):
                     raise

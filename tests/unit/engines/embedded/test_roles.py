@@ -12,7 +12,7 @@ import pytest
 from tests.unit.engines.played import BUNDLE, ENCODED, INFO, PREPARED, FakeRuntime, FakeWorker
 
 from foveate.core.clock import now
-from foveate.core.errors import EngineUnavailable, EngineUnknown, StartupError
+from foveate.core.errors import EngineDied, EngineUnavailable, EngineUnknown, StartupError
 from foveate.core.memory import Slot
 from foveate.core.request import Sampling
 from foveate.encoders.messages import EncodeDone
@@ -186,6 +186,20 @@ async def test_a_request_whose_roles_change_on_its_way_is_answered(bench: Bench)
     number, _ = await bench.sent(TokenDecode)
     bench.worker(number).say(SlotFree("a"))
     await bench.answer("a", number)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_request_that_two_processes_ended_with_is_given_to_no_third(bench: Bench, before: int) -> None:
+    """Two here, or one here and one before it came here."""
+    await bench.fleet.change("e-p-d", prefill=3, decode=1)
+    work = EngineWork("a", [1] * 10, [], Sampling(5), now() + 60, deaths=before)
+    asked = asyncio.ensure_future(anext(bench.fleet.generate(work)))
+    for _ in range(2 - before):
+        number, _ = await bench.sent(Prefill)
+        bench.worker(number).kill()
+    with pytest.raises(EngineDied) as caught:
+        await asked
+    assert caught.value.deaths == 2
 
 
 async def test_a_prompt_that_never_has_room_is_answered_whole(bench: Bench) -> None:

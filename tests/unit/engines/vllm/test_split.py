@@ -141,6 +141,19 @@ async def test_what_another_may_have_read_is_not_read_again(bench: Bench) -> Non
     assert len(await answer) == 2
 
 
+async def test_a_request_that_two_processes_ended_with_is_given_to_no_third(bench: Bench) -> None:
+    """Whatever each of them did with it."""
+    answer = bench.ask()
+    first, _ = await bench.sent(Prefill)
+    bench.worker(first).kill()
+    _, at, _ = await bench.prefilled()
+    bench.worker(at).kill()
+    with pytest.raises(EngineDied) as caught:
+        await answer
+    assert caught.value.deaths == 2
+    assert bench.nothing_sent(Prefill, TokenDecode)
+
+
 async def test_one_without_a_place_is_passed_over_and_what_it_did_not_look_at_is_read_by_another(bench: Bench) -> None:
     answer = bench.ask()
     holder, first, _ = await bench.prefilled()
