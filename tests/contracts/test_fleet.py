@@ -115,6 +115,7 @@ async def test_it_is_split_and_whole_again_under_load(bench: Bench) -> None:
             assert (await bench.answer(question(kind)))[0] == wanted[kind]
             answered += 1
 
+    restarts = fleet.restarts
     before = {one.worker.pid for one in bench.processes if one.worker is not None}  # type: ignore[attr-defined]
     async with asyncio.TaskGroup() as tasks:
         for kind in (0, 1, 1):
@@ -129,7 +130,7 @@ async def test_it_is_split_and_whole_again_under_load(bench: Bench) -> None:
     while any(one.leaving for one in fleet.report()):
         await asyncio.sleep(0.02)
     assert {one.worker.pid for one in bench.processes if one.worker is not None} == before  # type: ignore[attr-defined]
-    assert fleet.restarts == 1, "the one that was killed before"
+    assert fleet.restarts == restarts
     assert [(one.in_flight, one.outstanding_tokens) for one in fleet.report()] == [(0, 0.0)] * 2
     assert fleet.room.used_bytes == 0
     assert fleet.room.waiting == 0
