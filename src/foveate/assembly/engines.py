@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -85,7 +85,6 @@ def engines_in_memory(settings: Settings) -> int:
 
 def _vllm_split(settings: Settings, files: ModelFiles, name: str, shared: Shared) -> VllmSplit:
     """Return vLLM's prefill workers and token-decode workers. Raises StartupError."""
-    check_nixl()
     chosen, config = settings.topology, _vllm_config(settings, files, name)
     prefill: list[Role] = ["p"] * chosen.prefill
     decode: list[Role] = ["d"] * chosen.decode
@@ -111,15 +110,6 @@ def _vllm_split(settings: Settings, files: ModelFiles, name: str, shared: Shared
             )
         )
     return VllmSplit(engines, roles, shared.load)
-
-
-def check_nixl() -> None:
-    """Raise StartupError where the package is missing by which K/V go from one vLLM to another."""
-    if find_spec("nixl") is None:
-        raise StartupError(
-            "With the topology e-p-d vLLM hands K/V on through the package nixl, which is not installed here: install "
-            "requirements/vllm-kv.txt, or see docs/vllm.md."
-        )
 
 
 def _given(settings: Settings, shared: Shared) -> dict[str, Any]:
@@ -216,9 +206,25 @@ def check_engine(settings: Settings) -> None:
     """Raise StartupError for settings of vLLM that it cannot take, as far as that is told without importing it."""
     if settings.engine.kind != "vllm":
         return
-    check_arguments(vllm_arguments(settings))
+    args = vllm_arguments(settings)
+    check_arguments(args)
+    if settings.topology.kind == "e-p-d":
+        check_handing_on(args)
     check_parser("tool_call_parser", settings.vllm.tool_call_parser)
     check_parser("reasoning_parser", settings.vllm.reasoning_parser)
+
+
+def check_handing_on(args: Collection[str]) -> None:
+    """Raise StartupError where the package is missing by which K/V go from one vLLM to another, or vLLM's ``args`` have another way."""
+    if find_spec("nixl") is None:
+        raise StartupError(
+            "With the topology e-p-d vLLM hands K/V on through the package nixl, which is not installed here: install "
+            "requirements/vllm-kv.txt, or see docs/vllm.md."
+        )
+    if "kv_transfer_config" in args:
+        raise StartupError(
+            "vllm.args has kv_transfer_config, which the topology e-p-d sets itself: leave out one of them."
+        )
 
 
 def vllm_arguments(settings: Settings) -> dict[str, Any]:

@@ -74,9 +74,7 @@ def engine_args(config: VllmConfig) -> AsyncEngineArgs:
 
 
 def _handing_on(config: VllmConfig) -> KVTransferConfig:
-    """Return how K/V go from one vLLM to another. Raises StartupError where vllm.args have another way for them."""
-    if "kv_transfer_config" in config.args:
-        raise StartupError("vllm.args has kv_transfer_config, which the topology e-p-d sets: leave out one of them.")
+    """Return how K/V go from one vLLM to another."""
     return KVTransferConfig(
         kv_connector="NixlConnector",
         kv_connector_module_path="foveate.engines.vllm.kv_connector",
