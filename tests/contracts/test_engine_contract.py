@@ -18,6 +18,7 @@ from foveate.core.errors import EncodeFailed, EngineFailed, EngineUnavailable, F
 from foveate.core.request import Sampling
 from foveate.engines.arrivals import OVERLAP, Arrivals
 from foveate.engines.port import NOT_THERE, EngineWork, TokenEvent
+from foveate.runtime.local.process import LocalWorker
 from foveate.runtime.local.runtime import LocalRuntime
 
 
@@ -37,7 +38,9 @@ async def bench(request: pytest.FixtureRequest, runtime: LocalRuntime) -> AsyncI
     bench = Bench(request.param, runtime)
     await bench.engine.start()
     yield bench
-    await bench.engine.stop(seconds_max=10)
+    await bench.engine.stop(seconds_max=5)
+    ended = [process.worker._how() for process in bench.processes if isinstance(process.worker, LocalWorker)]
+    assert ended == ["exit code 0"] * len(bench.processes), "it stopped by itself"
 
 
 # The first start imports torch and transformers, which takes most of a minute on a busy machine.

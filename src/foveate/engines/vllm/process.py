@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -48,12 +48,11 @@ def main(context: WorkerContext) -> None:
     before_import()
     before_start(config, threads=context.spec.threads)
     kept = before_handing_on(config) if config.role else None
-    asyncio.run(_serve(context, config))
-    if kept is not None:
-        kept.close()
-    # vLLM's threads and children are not waited for: the children die with this process.
-    logging.shutdown()
-    os._exit(0)
+    try:
+        asyncio.run(_serve(context, config))
+    finally:
+        if kept is not None:
+            kept.close()
 
 
 async def _serve(context: WorkerContext, config: VllmConfig) -> None:
@@ -85,6 +84,16 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
             watch.cancel()
         if encoder is not None:
             encoder.close(_CLOSE_SECONDS)
+    _end()
+
+
+def _end() -> NoReturn:
+    """End this process now, and vLLM's others with it.
+
+    Asked to stop, vLLM's core takes five seconds and more to free what the kernel frees as well, and letting go of its front end asks it.
+    """
+    logging.shutdown()
+    os._exit(0)
 
 
 def _with_our_encoder(
