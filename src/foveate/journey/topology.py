@@ -166,7 +166,7 @@ class Topologies:
                     await _apply(serving, wanted)
             except (StartupError, OSError):
                 for serving in self._versions():
-                    await _apply(serving, before)
+                    await _give_back(serving, before)
                 raise
             self._kind = self._observer.topology = wanted.kind
             log.info("the topology has changed", kind=wanted.kind, encoders=wanted.encoders, before=before.kind)
@@ -182,6 +182,14 @@ class Topologies:
 
     def _pools(self) -> list[EncoderPool]:
         return [serving.encoders for serving in self._roll_out.all if serving.encoders is not None]
+
+
+async def _give_back(serving: Serving, before: _Shape) -> None:
+    """Have one version go back, so that one which cannot keeps no other from it, nor hides why the change failed."""
+    try:
+        await _apply(serving, before)
+    except (StartupError, OSError) as error:
+        log.error("a version keeps a part of a topology that was given up", model=serving.name, error=str(error))
 
 
 async def _apply(serving: Serving, wanted: _Shape) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -197,6 +198,24 @@ async def test_a_prompt_that_is_handed_on_ends_whatever_it_waits_for(bench: Benc
     expected = {"cancelled": asyncio.CancelledError, "failed": QueueFull, "died": EngineDied}
     with pytest.raises(expected.get(end, DeadlineExceeded)):
         await asked
+
+
+async def test_a_death_that_nobody_waits_for_any_more_is_not_reported_as_forgotten(bench: Bench) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    work = EngineWork("r", [1], [], Sampling(5), now() + 60)
+    place = Place()
+    place.granted.set()
+    asked = asyncio.ensure_future(bench.engine.prefill(work, place.slot, submitted_at=1.0, arrivals=Arrivals(set())))
+    await bench.worker.sent.get()
+    asked.cancel()
+    assert await bench.worker.sent.get() == Cancel("r")
+    bench.worker.kill()
+    await asyncio.wait({asked})
+    assert asked.cancelled()
+    del asked  # and with it the frames that know the future
+    gc.collect()
+    assert told == []
 
 
 async def test_closing_early_cancels(bench: Bench) -> None:

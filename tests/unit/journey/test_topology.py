@@ -28,6 +28,7 @@ class PlayedEngine:
         self.fallback = fallback
         self.roles: list[Role] = ["p", "d"] if topology == "e-p-d" else ["pd"]
         self.refusal: Exception | None = None
+        self.refuses: Topology = "e-p-d"
 
     @property
     def encodes(self) -> bool:
@@ -42,7 +43,7 @@ class PlayedEngine:
     async def change(self, topology: Topology, *, prefill: int | None = None, decode: int | None = None) -> None:
         await asyncio.sleep(0)
         self.done.append(("engine", topology, prefill, decode))
-        if self.refusal is not None and topology == "e-p-d":
+        if self.refusal is not None and topology == self.refuses:
             raise self.refusal
         self.topology = topology
         split: list[Role] = [*(["p"] * (prefill or 1)), *(["d"] * (decode or 1))]  # type: ignore[list-item]
@@ -149,6 +150,23 @@ async def test_a_version_on_trial_is_changed_too_and_both_or_none() -> None:
     with pytest.raises(TopologyRefused):
         await bench.topologies.set("e-p-d", 1)
     assert (bench.engine.topology, other.topology) == ("agg", "agg")
+
+
+async def test_one_that_cannot_go_back_keeps_no_other_from_it_and_hides_no_reason() -> None:
+    bench = Bench()
+    other = PlayedEngine(bench.done)
+    bench.roll_out.trial = cast(Any, type("Trial", (), {"new": bench.serving(other, PlayedPool(bench.done))}))
+    await bench.topologies.set("e-pd", 1)
+    first, second = (one.roles for one in bench.roll_out.all)
+    assert isinstance(first, PlayedEngine)
+    assert isinstance(second, PlayedEngine)
+    first.refuses, first.refusal = "e-pd", StartupError("No way back.")
+    second.refusal = StartupError("Not enough memory.")
+    bench.done.clear()
+    with pytest.raises(TopologyRefused, match="Not enough memory"):
+        await bench.topologies.set("e-p-d", 1)
+    assert [one[1] for one in bench.done if one[0] == "engine"] == ["e-p-d", "e-p-d", "e-pd", "e-pd"]
+    assert bench.topologies.report().kind == "e-pd"
 
 
 @pytest.mark.parametrize(

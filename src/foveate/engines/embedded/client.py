@@ -76,6 +76,8 @@ class EmbeddedEngine(ProcessEngine):
                 await settled(free)
             finally:
                 del self._prefilling[request_id]
+                if result.done():
+                    result.exception()  # who was cancelled does not ask, and asyncio would report it as forgotten
 
     async def _bring(self, arrivals: Arrivals, out: AskSlot, work: EngineWork, worker: Worker) -> None:
         """Let the process have a prompt's pictures as they come, and the slot with the last one, unless it fails before or time is up."""

@@ -60,8 +60,8 @@ class KvRoom:
         """Prompts that wait for room."""
         return len(self._waiting)
 
-    def check(self, size: int) -> None:
-        """Raise InvalidParameter when there is never room for ``size`` bytes."""
+    async def take(self, size: int, *, deadline: float) -> Room:
+        """Return room for ``size`` bytes, when there is. Raises InvalidParameter when there never is, DeadlineExceeded."""
         if size > self.bytes_max:
             raise InvalidParameter(
                 "The prompt needs more memory between prefill and token decode than this server has.",
@@ -69,10 +69,6 @@ class KvRoom:
                 limit=self.bytes_max,
                 actual=size,
             )
-
-    async def take(self, size: int, *, deadline: float) -> Room:
-        """Return room for ``size`` bytes, when there is. Raises InvalidParameter when there never is, DeadlineExceeded."""
-        self.check(size)
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._waiting[future] = size
         self._grant()
