@@ -86,6 +86,10 @@ def never_ready(context: WorkerContext) -> None:
     time.sleep(600)
 
 
+def stopped_at_start(context: WorkerContext) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 STUCK = 9
 """The shipped model's token of a ``#``."""
 

@@ -171,6 +171,15 @@ async def test_a_worker_that_is_never_ready_is_ended(bench: Bench) -> None:
     assert bench.exits.empty()
 
 
+async def test_a_worker_that_is_stopped_while_it_starts_is_not_waited_for(bench: Bench) -> None:
+    worker = bench.worker("stopped_at_start")
+    with pytest.raises(StartupError, match="stopped while it started"):
+        await bench.start(worker, seconds_max=600)
+    await worker.wait()
+    assert not worker.alive
+    assert bench.exits.empty()
+
+
 async def test_cancelling_a_start_ends_the_process(bench: Bench) -> None:
     worker = bench.worker("never_ready")
     task = asyncio.ensure_future(bench.start(worker))

@@ -222,6 +222,7 @@ class Workers:
                 await asyncio.sleep(min(_BACKOFF_SECONDS * 2.0**seat.deaths, _BACKOFF_SECONDS_MAX))
             try:
                 await self._start(seat)
+                logger.warning("encode worker %d is back", seat.index)
             except (FoveateError, OSError) as error:
                 # Also what the system refuses (no descriptor, no memory, no process): it may have room again later.
                 seat.deaths += 1

@@ -24,7 +24,7 @@ from foveate.core.stages import Span, Stage
 from foveate.encoders.port import Purpose
 from foveate.journey.holds import Lease, LooseLease, SlotHold
 from foveate.journey.job import Made
-from foveate.journey.restarts import engine_back
+from foveate.journey.restarts import encoder_back
 from foveate.journey.room import take
 from foveate.journey.serving import Serving
 from foveate.journey.source import Encoded, Source
@@ -185,7 +185,7 @@ async def _encode_once_restarted(
     try:
         return await serving.encoder.encode(prepared, hold.slot, deadline=deadline, purpose=purpose)
     except EngineUnavailable:
-        if not await engine_back(serving.engine, deadline, tools.limits.engine_wait_seconds):
+        if not await encoder_back(serving, deadline, tools.limits.engine_wait_seconds):
             raise
         return await serving.encoder.encode(prepared, hold.slot, deadline=deadline, purpose=purpose)
 

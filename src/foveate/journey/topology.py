@@ -169,7 +169,10 @@ class Topologies:
                     await _give_back(serving, before)
                 raise
             self._kind = self._observer.topology = wanted.kind
-            log.info("the topology has changed", kind=wanted.kind, encoders=wanted.encoders, before=before.kind)
+            there = msgspec.structs.asdict(self._shape())
+            log.info(
+                "the topology has changed", before=before.kind, **{name: one for name, one in there.items() if one}
+            )
 
     def _shape(self) -> _Shape:
         roles = self._roll_out.stable.roles

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 1.0
 """How long a process may outlive its channel, or a channel its process, before both are ended."""
+_LOOK_SECONDS = 0.5
+"""How often a process that starts is looked at, whether the system holds it."""
 
 
 class LocalWorker:
@@ -83,7 +85,7 @@ class LocalWorker:
         try:
             async with asyncio.timeout(seconds_max):
                 await self._launch(loop)
-                return await self._ready
+                return await self._until_ready(self._ready)
         except TimeoutError:
             self._give_up()
             raise StartupError(
@@ -155,6 +157,17 @@ class LocalWorker:
         await loop.create_unix_connection(lambda: channel, sock=connection)
         self._channel = channel
         channel.send_frame(frame(pickle.dumps(self.spec)))
+
+    async def _until_ready(self, ready: asyncio.Future[Ready]) -> Ready:
+        """Wait for it. Raises StartupError for a process that the system holds: it would be waited for as long as loading may take."""
+        held = False
+        while not ready.done():
+            await asyncio.wait({ready}, timeout=_LOOK_SECONDS)
+            # Twice in a row: who stops a process for a moment, to look at it, may.
+            held_before, held = held, self.suspended
+            if held and held_before and not ready.done():
+                raise StartupError(f"The process '{self.spec.title}' was stopped while it started, and is killed.")
+        return ready.result()
 
     def _give_up(self) -> None:
         """End what a failed start left. A process that does not exist yet will find its channel closed, and end."""
