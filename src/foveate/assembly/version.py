@@ -135,7 +135,7 @@ def another_version(
 
     async def loaded(path: str, encoder: str | None) -> Serving:
         serving = now()
-        chosen = _as_now(settings, serving)
+        chosen = as_now(settings, serving)
         if encoder is not None:
             chosen = chosen.model_copy(update={"model": settings.model.model_copy(update={"encoder": encoder or None})})
         workers = None if serving.encoders is None else serving.encoders.wanted
@@ -146,7 +146,7 @@ def another_version(
     return loaded
 
 
-def _as_now(settings: Settings, serving: Serving) -> Settings:
+def as_now(settings: Settings, serving: Serving) -> Settings:
     """Return the settings with the topology that the server was given since."""
     roles = serving.roles
     if roles is None:
