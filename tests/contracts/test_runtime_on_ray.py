@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.contracts.test_runtime_contract import MIB, Bench
@@ -13,6 +14,7 @@ from tests.workers import Ask, Sum, Write, Written
 
 from foveate.core.errors import StartupError
 from foveate.runtime.arena import Arena
+from foveate.runtime.port import WorkerSpec
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -97,3 +99,16 @@ async def test_a_place_that_no_node_has_is_named(ray_cluster: Any) -> None:
     with pytest.raises(StartupError, match=r"No node of the Ray cluster had room for \{'nowhere': 1\}"):
         await bench.start(bench.worker(), seconds_max=1)
     await runtime.close()
+
+
+async def test_an_actor_is_kept_for_whoever_needs_the_same_node() -> None:
+    """An engine's number is given again, to one of another role too."""
+    from foveate.runtime.ray.cluster import ClusterConfig, Host, Hosts
+
+    hosts, ended = Hosts(ClusterConfig("auto", lambda spec: {}), 1 << 20, ()), list[str]()
+    kept = cast(Host, SimpleNamespace(end=lambda: ended.append("prefill's")))
+    hosts.keep(WorkerSpec("engine", 2, "", None, None, None, needs="prefill"), kept)
+    hosts.drop(WorkerSpec("engine", 2, "", None, None, None, needs="decode"))
+    assert ended == []
+    hosts.drop(WorkerSpec("engine", 2, "", None, None, None, needs="prefill"))
+    assert ended == ["prefill's"]

@@ -149,7 +149,7 @@ class Hosts:
         self._config = config
         self._arena_bytes = arena_bytes
         self._preload = tuple(preload)
-        self._kept: dict[tuple[str, int], tuple[Host, asyncio.TimerHandle]] = {}
+        self._kept: dict[tuple[str, str, int], tuple[Host, asyncio.TimerHandle]] = {}
         self._avoided: dict[str, float] = {}
         """Until when which node is avoided."""
 
@@ -162,7 +162,7 @@ class Hosts:
 
         Raises HostLost.
         """
-        kept = self._kept.pop((spec.role, spec.index), None)
+        kept = self._kept.pop(_seat(spec), None)
         if kept is not None:
             host, timer = kept
             timer.cancel()
@@ -234,11 +234,11 @@ class Hosts:
         """Keep the actor of a worker that died by itself for a while."""
         self.drop(spec)
         timer = asyncio.get_running_loop().call_later(_KEPT_SECONDS, self.drop, spec)
-        self._kept[spec.role, spec.index] = host, timer
+        self._kept[_seat(spec)] = host, timer
 
     def drop(self, spec: WorkerSpec) -> None:
         """End the actor that is kept for this worker's successor, if there is one."""
-        kept = self._kept.pop((spec.role, spec.index), None)
+        kept = self._kept.pop(_seat(spec), None)
         if kept is not None:
             kept[1].cancel()
             kept[0].end()
@@ -249,6 +249,11 @@ class Hosts:
             timer.cancel()
             host.end()
         self._kept.clear()
+
+
+def _seat(spec: WorkerSpec) -> tuple[str, str, int]:
+    """What a worker has in common with its successor: one that needs another node is none."""
+    return spec.role, spec.needs, spec.index
 
 
 async def _answer(reference: Any) -> Any:
