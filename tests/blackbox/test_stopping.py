@@ -108,7 +108,7 @@ def test_deadline_of_the_drain(start: Callable[..., Server]) -> None:
 
 def test_stop_while_loading(start: Callable[..., Server]) -> None:
     server = start(ready=False, forked=False)
-    eventually("the engine to be started", lambda: server.titled("foveate: engine 0"), seconds=60)
+    eventually("the engine to be started", lambda: server.titled("foveate: engine 0"))
     server.send_signal(signal.SIGTERM)
     server.assert_ended(None)
 

@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import msgspec
 import pytest
@@ -73,12 +74,13 @@ async def test_one_is_killed_and_the_other_goes_on(bench: Bench) -> None:
     os.kill(bench.processes[0].worker.pid, signal.SIGKILL)  # type: ignore[union-attr]
 
     async def died(stream: AsyncGenerator[EngineEvent, None]) -> bool:
-        try:
-            async for _ in stream:
-                pass
-        except EngineDied:
-            return True
-        return False
+        async with aclosing(stream):
+            try:
+                for _ in range(200):  # more than the dead one may have sent that is not read yet
+                    await anext(stream)
+            except EngineDied:
+                return True
+            return False
 
     ends = [asyncio.ensure_future(died(stream)) for stream in streams]
     assert [await end for end in itertools.islice(asyncio.as_completed(ends), 2)] == [True, True]
