@@ -223,8 +223,11 @@ def own_facts(directory: str, spec: str, *, device: str, dtype: str) -> tuple[En
 
 def load_own_tower(directory: str, spec: str, *, device: str, dtype: str) -> tuple[VisionTower, VisionFacts]:
     """As :func:`foveate.models.loading.load_vision`. Raises StartupError."""
+    from transformers.utils import logging
+
     from foveate.models.own_tower import OwnTower
 
+    logging.disable_progress_bar()  # of what the encoder itself may load from a checkpoint: a server's log is no terminal
     facts, vision = own_facts(directory, spec, device=device, dtype=dtype)
     encoder = own_encoder(spec, directory)
     try:
