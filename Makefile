@@ -6,11 +6,12 @@ STAMP := $(VENV)/.installed
 VLLM := $(VENV)/.installed-vllm
 PROMETHEUS := $(VENV)/prometheus
 CHROMIUM := $(VENV)/chromium
+RAY_SERVE := $(VENV)/ray-serve
 export HF_HUB_OFFLINE ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve serve-vllm test check fix fuzz chaos bench clean
+.PHONY: help install serve serve-vllm test check fix test-ray-serve fuzz chaos bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -46,6 +47,12 @@ $(CHROMIUM): tools/fetch_chromium.sh | $(STAMP)
 test: $(VLLM) $(PROMETHEUS) $(CHROMIUM) ## Run all tests (ARGS="-k name" chooses some and passes options to pytest)
 	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadscope)
 
+$(RAY_SERVE): requirements/ray-serve.txt | $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ --requirement $<
+
+test-ray-serve: $(RAY_SERVE) ## Run the tests of the gateway behind Ray Serve, which make test leaves out
+	$(BIN)/python -m pytest tests/blackbox/test_ray_serve.py $(ARGS)
+
 check: $(STAMP) ## Lint, types, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +67,7 @@ fuzz: $(STAMP) ## Fuzz pictures, videos and bodies, 60 s each (SECONDS=300 for l
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)
 
-chaos: $(STAMP) ## Kill and stop workers at random under load for three minutes (CHAOS_SECONDS=600 for longer, CHAOS_SEED to repeat)
+chaos: $(STAMP) ## Kill and stop workers at random under load for three minutes (CHAOS_SECONDS=600, CHAOS_SEED to repeat, CHAOS_RUNTIME=ray)
 	CHAOS_SECONDS=$(or $(CHAOS_SECONDS),180) $(BIN)/python -m pytest tests/blackbox/test_chaos.py -s $(ARGS)
 
 bench: $(STAMP) ## Print the measured ratios (docs/performance.md tells what each compares)

@@ -35,12 +35,17 @@ def add_node(cluster: Any) -> Any:
 
 @contextlib.contextmanager
 def two_nodes() -> Iterator[Any]:
-    """A head node, on which no worker is to be, and one that takes workers. Nothing is connected to it yet."""
+    """A head node, on which no worker is to be that does not ask for it, and one that takes workers. Nothing is connected to it yet."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False},
+        head_node_args={
+            "num_cpus": 0,
+            "resources": {"here": 1},
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+        },
     )
     try:
         add_node(cluster)
