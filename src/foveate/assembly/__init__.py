@@ -45,8 +45,7 @@ async def journey(
     ``read`` reads the settings again for a reload; without it a reload finds them unchanged (but for the keys file).
     """
     async with AsyncExitStack() as scope:
-        # What the settings alone can tell is told before anything is loaded.
-        checked = check(settings)
+        checked = check(settings)  # what the settings alone can tell is told before anything is loaded
         metrics = Metrics()
         load = Load(metrics)
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)
@@ -86,8 +85,7 @@ async def journey(
             in_flight=bounds.in_flight(settings),
             keep=keep,
         )
-        lag = await gauges.loop_lag(settings, metrics, scope)
-        gauges.bind(metrics, tools, lag, request_log)
+        gauges.bind(metrics, tools, await gauges.loop_lag(settings, metrics, scope), request_log)
         gauges.bind_load(metrics, load, runtime, shared.room)
         await restore(tools)
         scope.push_async_callback(save, tools)
