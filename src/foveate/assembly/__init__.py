@@ -28,9 +28,11 @@ from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
 from foveate.journey.tools import Tools
+from foveate.models.loading import ModelFiles
 from foveate.models.preload import preload_modules
 from foveate.observe.load import Load
 from foveate.observe.metrics import Metrics
+from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 
 __all__ = ["check", "journey"]
@@ -53,10 +55,8 @@ async def journey(
         fetcher = rules.fetcher(settings, scope, name_servers=checked.name_servers, proxy=checked.proxy)
         request_log = gauges.request_log(settings, scope)
         files, name = await find_model(settings.model.path, settings, say)
-        arena = bounds.arena(settings)
-        modules = await asyncio.to_thread(preload_modules, files.family)
-        runtime = await runtime_of(settings, arena, model_modules=modules, modules=worker_modules(settings))
-        scope.push_async_callback(runtime.close)
+        runtime = await _runtime(settings, files, scope)
+        arena = runtime.arena
         # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
         fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
@@ -97,3 +97,13 @@ async def journey(
         )
         scope.push_async_callback(built.aclose)
         yield built
+
+
+async def _runtime(settings: Settings, files: ModelFiles, scope: AsyncExitStack) -> Runtime:
+    """Return where workers run, closed with ``scope``. Raises StartupError."""
+    modules = await asyncio.to_thread(preload_modules, files.family)
+    runtime = await runtime_of(
+        settings, bounds.arena(settings), model_modules=modules, modules=worker_modules(settings)
+    )
+    scope.push_async_callback(runtime.close)
+    return runtime
