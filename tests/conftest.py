@@ -1,10 +1,15 @@
-"""What holds for every test of the project."""
+"""What holds for every test of the project, and what tests of several folders share."""
+
+from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.ray_cluster import driving
 
 # Models of a megabyte are slower with several threads, which wait for each other by turning in circles, and slow down whatever else runs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,3 +38,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from tests.spread import tell_groups
 
         tell_groups(config.workerinput, items)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster that this process drives, from a node of its own."""
+    with driving() as cluster:
+        yield cluster

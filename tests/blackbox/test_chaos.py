@@ -1,6 +1,7 @@
 """Workers of every role are killed and stopped at random under load: no request is lost, every failure is typed, nothing leaks.
 
-30 seconds of it by default; `make chaos` takes 180. `CHAOS_SEED` repeats a run's choices.
+30 seconds of it by default; `make chaos` takes 180. `CHAOS_SEED` repeats a run's choices. With `CHAOS_RUNTIME=ray` the workers are on two
+nodes of a Ray cluster of this machine, and the actors that hold them are killed and stopped, too.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from tests.blackbox.load import Load
+from tests.blackbox.on_ray import ServerOnRay
 from tests.blackbox.server import Server, eventually, title
 from tests.blackbox.test_resilience import assert_well
+from tests.ray_cluster import add_node, two_nodes
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "30"))
+RUNTIME = os.environ.get("CHAOS_RUNTIME", "local")
 ROLES = ("encoder 0", "encoder 1", "engine 0", "engine 1", "engine 2", "engine 3", "media 0", "media 1")
 """Engines 0 and 1 prefill, 2 and 3 draw tokens."""
 TYPED = {"engine_failed", "engine_unavailable", "encoders_unavailable", "queue_full", "overloaded", "deadline_exceeded"}
@@ -31,18 +35,22 @@ pytestmark = [pytest.mark.timeout(600 + 3 * SECONDS), pytest.mark.xdist_group("a
 
 @pytest.fixture
 def everything_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(
-        tmp_path_factory.mktemp("chaos"),
+    directory = tmp_path_factory.mktemp("chaos")
+    flags = (
         *("--topology", "e-p-d", "--encoders", "2", "--prefill-workers", "2", "--decode-workers", "2"),
         *("--topology-hang-seconds", "1", "--engine-hang-seconds", "1"),
         *("--topology-kv-bytes-max", str(KV_BYTES), "--media-workers", "2"),
-        forked=True,
     )
-    try:
+    with contextlib.ExitStack() as scope:
+        if RUNTIME == "ray":
+            cluster = scope.enter_context(two_nodes())
+            add_node(cluster)
+            server: Server = ServerOnRay(directory, cluster, *flags)
+        else:
+            server = Server(directory, *flags, forked=True)
+        scope.callback(server.kill_all)
         yield server
         server.stop()
-    finally:
-        server.kill_all()
 
 
 def alive(server: Server) -> dict[str, int]:
@@ -53,6 +61,17 @@ def alive(server: Server) -> dict[str, int]:
             if process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
                 found[title(process).removeprefix("foveate: ")] = process.pid
     return {name: found[name] for name in ROLES if name in found}
+
+
+def actor_of(worker: int) -> int:
+    """Return the process id of the actor whose forkserver started this worker."""
+    return psutil.Process(worker).parents()[1].pid
+
+
+def whole_again(server: Server, gone: int) -> bool:
+    """Whether every worker is there, and the process ``gone`` is not."""
+    found = alive(server)
+    return len(found) == len(ROLES) and not psutil.pid_exists(gone)
 
 
 def torment(server: Server, chance: random.Random, load: Load) -> tuple[Counter[str], list[float], list[float]]:
@@ -67,18 +86,18 @@ def torment(server: Server, chance: random.Random, load: Load) -> tuple[Counter[
     while time.monotonic() < until:
         name = chance.choice(ROLES)
         how = chance.choice((signal.SIGKILL, signal.SIGSTOP))
-        victim = alive(server)[name]
+        worker = alive(server)[name]
+        actor = RUNTIME == "ray" and chance.random() < 0.5
+        victim = actor_of(worker) if actor else worker
         seen = len(load.ended)
         struck = time.monotonic()
         os.kill(victim, how)
-        done[f"{how.name} {name.partition(' ')[0]}"] += 1
+        done[f"{how.name} {name.partition(' ')[0]}{' actor' if actor else ''}"] += 1
         right = eventually(
             "an answer about a picture", lambda since=seen: [one for one in load.ended[since:] if one.right]
         )
         answered.append(max(right[0].at - struck, 0.0))
-        eventually(
-            "all workers", lambda gone=victim: len(found := alive(server)) == len(ROLES) and gone not in found.values()
-        )
+        eventually("all workers", lambda gone=worker: whole_again(server, gone))
         whole.append(time.monotonic() - struck)
         time.sleep(chance.uniform(0.5, 2.0))
     return done, answered, whole

@@ -15,7 +15,6 @@ from tests.blackbox.server import Server
 from tests.contracts.bench import MODEL
 from tests.contracts.vllm_server import serving_vllm
 from tests.forked import forked_forkservers
-from tests.ray_cluster import driving
 
 from foveate.models.preload import preload_modules
 from foveate.runtime.arena import Arena
@@ -52,12 +51,6 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory, web: Origin) -> Iterat
         yield made
     finally:
         made.kill_all()
-
-
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[Any]:
-    with driving() as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")

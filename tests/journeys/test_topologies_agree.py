@@ -1,4 +1,4 @@
-"""The same greedy tokens in every topology, under a mixed load: the model that ships, and two families of random weights.
+"""The same greedy tokens in every topology and on both runtimes, under a mixed load, of the model that ships and two of random weights.
 
     TOPOLOGY_REQUESTS=500 make test ARGS="tests/journeys/test_topologies_agree.py -s"
 
@@ -13,6 +13,7 @@ import dataclasses
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -27,7 +28,10 @@ from foveate.settings import load
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(3600 if "TOPOLOGY_REQUESTS" in os.environ else 240)]
 
 REQUESTS = int(os.environ.get("TOPOLOGY_REQUESTS", "32"))
+PICTURES = sum(number % 4 for number in range(REQUESTS))
 CONCURRENCY = 16
+KNOWN: list[tuple[int, ...]] = []
+"""What the model that ships answers on this machine, once that was asked."""
 SEES_ALL = "gemma3"
 """Its tokens of a picture look at those behind them."""
 SEES_LEVELS = "qwen3_vl"
@@ -66,43 +70,74 @@ async def answers(service: Journey) -> list[tuple[int, ...]]:
     return [found[number] for number in range(REQUESTS)]
 
 
-def flags(directory: Path | None, kind: str) -> dict[str, str]:
+def flags(directory: Path | None, kind: str, workers: int = 2) -> dict[str, str]:
+    """``workers``: as many encode workers and token-decode workers."""
     return {
         **({} if directory is None else {"model.path": str(directory)}),
         "log.requests": "off",
         "media.workers": "1",
         "engine.threads": "1",
+        "engine.self_check": "false",
         "engine.prefix_cache_bytes_max": "0",
         "cache.encoder_bytes_max": "0",
         "cache.processor_bytes_max": "0",
         "topology.kind": kind,
-        "topology.encoders": "2",
-        "topology.decode": "2",
+        "topology.encoders": str(workers),
+        "topology.decode": str(workers),
     }
+
+
+ON_RAY = {
+    "runtime.kind": "ray",
+    "runtime.decode_needs": "here=0.01",
+    **{f"runtime.{role}_needs": "away=0.01" for role in ("media", "encoder", "engine", "prefill")},
+}
+"""Token decode is on the gateway's node, all else on the other."""
+
+
+async def agreed(directory: Path | None, on: dict[str, str], workers: int) -> dict[str, list[tuple[int, ...]]]:
+    """Return the answers of each topology. Every encode worker has encoded, and nothing was encoded elsewhere."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    async with journey(load(flags(directory, "agg", workers) | on), say=lambda text: None) as service:
+        # The others may begin with prefill before all pictures are encoded.
+        limits = dataclasses.replace(service.tools.limits, prefill_overlap=False)
+        found["agg"] = await answers(Journey(dataclasses.replace(service.tools, limits=limits), models=service.models))
+        assert service.topology().report().workers == ()
+        await service.topology().set("e-pd", workers)
+        found["e-pd"] = await answers(service)
+        encoded = [worker.pictures for worker in service.topology().report().workers]
+    async with journey(load(flags(directory, "e-p-d", workers) | on), say=lambda text: None) as service:
+        found["e-p-d"] = await answers(service)
+        encoded += [worker.pictures for worker in service.topology().report().workers]
+    assert len(encoded) == 2 * workers
+    assert all(encoded), "every encode worker has encoded"
+    # Equal pictures that are asked about at once are encoded once.
+    assert sum(encoded) > 1.5 * PICTURES, "encode workers encoded what was asked about in e-pd and in e-p-d"
+    return found
 
 
 @pytest.mark.parametrize("family", [None, SEES_LEVELS, SEES_ALL], ids=lambda family: family or "demo")
 async def test_the_same_tokens(family: str | None, tmp_path: Path) -> None:
     directory = None if family is None else build_family(family, tmp_path / family)
-    found: dict[str, list[tuple[int, ...]]] = {}
-    async with journey(load(flags(directory, "agg")), say=lambda text: None) as service:
-        # The others may begin with prefill before all pictures are encoded.
-        limits = dataclasses.replace(service.tools.limits, prefill_overlap=False)
-        found["agg"] = await answers(Journey(dataclasses.replace(service.tools, limits=limits), models=service.models))
-        assert service.topology().report().workers == ()
-        await service.topology().set("e-pd", 2)
-        found["e-pd"] = await answers(service)
-        encoded = [worker.pictures for worker in service.topology().report().workers]
-    async with journey(load(flags(directory, "e-p-d")), say=lambda text: None) as service:
-        found["e-p-d"] = await answers(service)
-        encoded += [worker.pictures for worker in service.topology().report().workers]
-    pictures = sum(number % 4 for number in range(REQUESTS))
-    assert len(encoded) == 4
-    assert all(encoded), "every encode worker has encoded"
-    # Equal pictures that are asked about at once are encoded once.
-    assert sum(encoded) > 1.5 * pictures, "encode workers encoded what was asked about in e-pd and in e-p-d"
-    differ = {kind: [n for n in range(REQUESTS) if found[kind][n] != found["agg"][n]] for kind in ("e-pd", "e-p-d")}
-    told = f"{REQUESTS} requests, {pictures} pictures, {sum(map(len, found['agg']))} tokens in each topology"
-    print(f"\n{family or 'demo'}: {told}; otherwise than agg: {differ}")  # noqa: T201
-    assert len(set(found["agg"])) > REQUESTS // 8, "answers tell requests apart"
-    assert differ == {"e-pd": [], "e-p-d": []}
+    found = await agreed(directory, {}, workers=2)
+    assert_agreed(family or "demo", found, found["agg"])
+    if family is None:
+        KNOWN.extend(found["agg"])
+
+
+@pytest.mark.xdist_group("ray")
+async def test_the_same_tokens_on_ray(ray_cluster: Any) -> None:
+    """Embeddings, and K/V between prefill and token decode, go from node to node."""
+    found = await agreed(None, ON_RAY, workers=1)
+    if not KNOWN:
+        async with journey(load(flags(None, "agg")), say=lambda text: None) as service:
+            KNOWN.extend(await answers(service))
+    assert_agreed("demo on Ray", found, KNOWN)
+
+
+def assert_agreed(name: str, found: dict[str, list[tuple[int, ...]]], right: list[tuple[int, ...]]) -> None:
+    differ = {kind: [n for n in range(REQUESTS) if tokens[n] != right[n]] for kind, tokens in found.items()}
+    told = f"{REQUESTS} requests, {PICTURES} pictures, {sum(map(len, right))} tokens in each topology"
+    print(f"\n{name}: {told}; otherwise than agg: {differ}")  # noqa: T201
+    assert len(set(right)) > REQUESTS // 8, "answers tell requests apart"
+    assert differ == {"agg": [], "e-pd": [], "e-p-d": []}
