@@ -213,6 +213,12 @@ class Server:
         """Wait until no request is in flight."""
         eventually("no request in flight", lambda: self.metrics().total("foveate_requests_in_flight") == 0)
 
+    def wait_told(self) -> None:
+        """Wait until no request is in flight, and the log has a line of each that ended: a thread writes them, after the answers."""
+        self.wait_idle()
+        ended = self.metrics().total("foveate_requests_total")
+        eventually("a log line of every request", lambda: len(self.records()) >= ended)
+
 
 class Metrics:
     """One scrape."""

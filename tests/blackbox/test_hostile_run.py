@@ -293,12 +293,11 @@ def run_all(server: Server, kinds: list[Sent], hostile: list[Sent], forbidden: T
     random.Random(7).shuffle(mixed)
     asyncio.run(drive(server, kinds))
     quiet = asyncio.run(drive(server, [request for request in mixed if not request.right and request.kind != LEAVES]))
-    server.wait_idle()
+    server.wait_told()
     before, ended, logged = lasting(server), ends(server), len(server.records())
     files, memory = open_files(server), {pid: own_bytes(pid) for pid, _ in before.values()}
     run = asyncio.run(drive(server, mixed))
-    server.wait_idle()
-    eventually("a log line of every request", lambda: len(server.records()) >= logged + REQUESTS, seconds=30)
+    server.wait_told()
     records = Counter(record["outcome"] for record in server.records()[logged:])
     gauges = {name: server.metrics().total(name) for name in IDLE}
     eventually("connections to be closed", lambda: open_files(server) <= files + 16, seconds=30)

@@ -32,6 +32,7 @@ def slow_and_quick(http: httpx.Client, web: Origin) -> str:
 def test_everything_names_the_stage_that_was_slow(
     http: httpx.Client, server: Server, web: Origin, collector: Receiver, tmp_path: Path
 ) -> None:
+    server.wait_told()
     before = len(server.records())
     request_id = slow_and_quick(http, web)
     record = server.record(request_id)

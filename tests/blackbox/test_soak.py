@@ -78,7 +78,7 @@ async def drive(server: Server) -> Run:
         for _ in range(CLIENTS):
             clients.create_task(client(session))
     run.replaced = {process.pid for process in server.processes()} - {process.pid for process in processes}
-    await asyncio.to_thread(server.wait_idle)
+    await asyncio.to_thread(server.wait_told)
     run.records = server.records()
     return run
 

@@ -9,6 +9,7 @@ import pytest
 from tests.journeys.versions import red_for_blue
 
 from foveate.assembly import version
+from foveate.assembly.supply import Shared
 from foveate.assembly.version import find_model, load_version
 from foveate.core.errors import StartupError
 from foveate.encoders.reference_port import ReferenceConfig, ReferenceProcess
@@ -35,7 +36,7 @@ async def test_vllm_does_not_start_on_embeddings_of_another_encoder(
     monkeypatch.setattr(version, "reference_of", of_the_other)
     said: list[str] = []
     with pytest.raises(StartupError) as refused:
-        await load_version(files, name, settings, runtime=runtime, number=0, say=said.append, load=Load(Metrics()))
+        await load_version(files, name, settings, Shared(settings, runtime, Load(Metrics()), said.append), number=0)
     assert "self-check of embeddings failed" in refused.value.public
     assert "cosine" in refused.value.public
     assert not any("agree" in line for line in said)

@@ -18,6 +18,7 @@ from msgspec.structs import replace as changed
 from tests.families import build_family
 from tests.journeys.versions import copy_of_demo, red_for_blue
 
+from foveate.assembly.supply import Shared
 from foveate.assembly.version import find_model, load_version
 from foveate.core.errors import StartupError
 from foveate.core.media import EncodedImage, PreparedImage
@@ -51,9 +52,8 @@ async def runtime() -> AsyncIterator[LocalRuntime]:
 async def serving_of(directory: Path, runtime: LocalRuntime) -> AsyncIterator[Serving]:
     settings = load({"model.path": str(directory), "media.workers": "1", "engine.threads": "1"})
     files, name = await find_model(settings.model.path, settings, lambda text: None)
-    made = await load_version(
-        files, name, settings, runtime=runtime, number=0, say=lambda text: None, load=Load(Metrics())
-    )
+    shared = Shared(settings, runtime, Load(Metrics()), lambda text: None)
+    made = await load_version(files, name, settings, shared, number=0)
     try:
         yield made
     finally:

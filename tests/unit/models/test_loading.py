@@ -172,6 +172,7 @@ def test_too_little_device_memory_is_told_before_loading(
     directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
     load = models.load_vision_and_language
     assert "are free" in refusal(lambda: load(str(directory_of("llava")), device="cuda:0", dtype="auto"))

@@ -22,7 +22,7 @@ from foveate.core.clock import now
 from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError, QueueFull
 from foveate.encoders.worker import Post
 from foveate.engines.messages import Cancel, Cancelled
-from foveate.engines.port import EngineWork, FailEvent
+from foveate.engines.port import EngineWork, FailEvent, FinishEvent
 from foveate.engines.vllm.connector import PARAMS
 from foveate.engines.vllm.encoder_times import EncoderTimes
 from foveate.engines.vllm.grammars import Grammars
@@ -132,7 +132,8 @@ class Host:
             _LOG.warning("%s: %r; their lease runs out", task.get_name(), error)
 
     def _ended(self, request_id: str, task: asyncio.Task[None]) -> None:
-        self._open.pop(request_id, None)
+        if self._open.get(request_id, (None,))[0] is task:
+            del self._open[request_id]
         given = self._unread.pop(request_id, None)
         if given is not None:
             self._tell_core(request_id, given.params)
@@ -290,10 +291,13 @@ class Host:
                     self._fetched(work, output)
                     fetches = False
                 for event in answer.events(output):
+                    if isinstance(event, FinishEvent) and event.last:
+                        self._open.pop(work.request_id, None)  # its place is free before that is told
                     self._post.send(event)
 
     def _fail(self, request_id: str, error: FoveateError) -> None:
         _LOG.warning("request %s failed: %s", request_id, error.detail or error.public)
+        self._open.pop(request_id, None)
         self._post.send(FailEvent(request_id, error.record()))
 
 
