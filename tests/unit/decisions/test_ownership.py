@@ -51,7 +51,7 @@ def test_one_popular_content_does_not_gather_on_one_worker() -> None:
 def test_there_is_always_one_and_none_beyond_the_bound(loads: dict[int, float], demand: int, content: str) -> None:
     chosen = owner(content, loads, demand)
     mean = (sum(loads.values()) + demand) / len(loads)
-    assert loads[chosen] + demand <= LOAD_BOUND * mean + 1e-6 or loads[chosen] == min(loads.values())
+    assert loads[chosen] + demand <= LOAD_BOUND * mean + 1e-6 or loads[chosen] <= min(loads.values()) + 1e-6
 
 
 @pytest.mark.parametrize(("loads", "bound"), [({}, 1.25), ({0: 0.0}, 0.9)])

@@ -59,7 +59,7 @@ class Bench:
             **{
                 "workers": 2,
                 "config": EncoderConfig(model, batch_max=batch_max),
-                "hang_seconds": 0.5,
+                "hang_seconds": 1.5,
                 "down_seconds_max": 0.5,
                 "start_seconds_max": 30,
                 "entry": "tests.workers:encoding",
