@@ -123,7 +123,7 @@ async def test_the_pictures_of_one_request_are_spread() -> None:
 
 async def test_a_worker_that_would_be_idle_takes_others_pictures() -> None:
     async with benches() as bench:
-        slow = asyncio.ensure_future(bench.encode("sleep 1", rows=1, of="x"))
+        slow = asyncio.ensure_future(bench.encode("sleep 3", rows=1, of="x"))
         await asyncio.sleep(0.1)
         found = await asyncio.gather(*(bench.encode("sleep 0.02", rows=1, of=f"{number}") for number in range(10)))
         assert not slow.done(), "nothing waited for the slow one"
