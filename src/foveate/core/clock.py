@@ -27,3 +27,8 @@ def follow(ahead_seconds: float) -> None:
 def wall() -> float:
     """Return seconds since the epoch, for people and for the API's ``created`` fields."""
     return time.time()
+
+
+def wall_at(moment: float) -> float:
+    """Return when ``moment`` (of :func:`now`, and not long ago) was, in seconds since the epoch."""
+    return time.time() - (now() - moment)

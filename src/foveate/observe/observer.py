@@ -110,7 +110,7 @@ class Observer:
             for item in record.items:
                 self._item(item.stages)
         self._spent(record)
-        self.costs.note(record, clock.wall())
+        self.costs.note(record, clock.wall_at(record.ended_at))
         self.objectives.note(record)
         self.recent.note(record)
         if self._log is not None:

@@ -58,7 +58,7 @@ class RequestLog:
         if self._queue.qsize() >= self._lines_max:
             self._refused += 1
         else:
-            self._queue.put((record, clock.wall()))
+            self._queue.put((record, clock.wall_at(record.ended_at)))
 
     def close(self, seconds_max: float = 5.0) -> None:
         """Write what is queued and end the writer, within about ``seconds_max``.

@@ -70,7 +70,7 @@ class Traces:
     def write(self, record: LedgerRecord) -> None:
         """Hand a record to the exporter; drop and count it when the queue is full. Never waits."""
         try:
-            self._queue.put_nowait((record, clock.wall()))
+            self._queue.put_nowait((record, clock.wall_at(record.ended_at)))
         except queue.Full:
             self._refused += 1
 

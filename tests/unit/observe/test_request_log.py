@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from foveate.core.clock import now
 from foveate.core.stages import STAGES, Span, Stage
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.records import Arrival, LedgerRecord
@@ -26,21 +27,22 @@ ITEM_STAGES: tuple[Stage, ...] = STAGES[1:7]
 
 
 def record(images: int = 1, request_id: str = "chatcmpl-0123456789abcdef01234567", model: str = "demo") -> LedgerRecord:
-    ledger = RequestLedger(request_id=request_id, model=model, received_at=5000.0, images=images)
-    ledger.span(Span("admission", 5000.0, 5000.0123456))
+    start = now() - 2
+    ledger = RequestLedger(request_id=request_id, model=model, received_at=start, images=images)
+    ledger.span(Span("admission", start, start + 0.0123456))
     for index in range(images):
-        at = 5000.0123456
+        at = start + 0.0123456
         for stage in ITEM_STAGES:
             ledger.item(index).span(Span(stage, at, at + 0.123456789))
             at += 0.123456789
         ledger.item(index).origin("images.example.org")
         ledger.item(index).ready(at)
-    ledger.spans([Span("llm_queue", 5001.0, 5001.1), Span("llm_prefill", 5001.1, 5001.5)])
-    ledger.first_token(5001.5)
-    ledger.output(1, 5001.5)
-    ledger.output(1, 5001.6)
+    ledger.spans([Span("llm_queue", start + 1.0, start + 1.1), Span("llm_prefill", start + 1.1, start + 1.5)])
+    ledger.first_token(start + 1.5)
+    ledger.output(1, start + 1.5)
+    ledger.output(1, start + 1.6)
     ledger.counts.pixels, ledger.counts.media_bytes = 123_456_789, 12_345_678
-    return ledger.end("answered", error_code=None, at=5002.0)
+    return ledger.end("answered", error_code=None, at=start + 2.0)
 
 
 def test_a_line_has_every_field_and_its_sum_closes(tmp_path: Path) -> None:
@@ -61,6 +63,16 @@ def test_a_line_has_every_field_and_its_sum_closes(tmp_path: Path) -> None:
     assert multimodal["items"][0]["media_fetch_ms"] == pytest.approx(123.457, abs=0.002)
     assert multimodal["items"][0]["host"] == "images.example.org"
     assert text["items"] == []
+
+
+def test_a_line_tells_when_its_request_ended_not_when_it_was_written(tmp_path: Path) -> None:
+    """The event loop may be late with it; the traces of two servers would tell the inner request to begin before the outer one."""
+    path = tmp_path / "requests.jsonl"
+    late = RequestLedger(request_id="chatcmpl-late", model="demo", received_at=now() - 3601, images=0)
+    with RequestLog(path) as log:
+        log.write(late.end("answered", error_code=None, at=now() - 3600))
+    told = datetime.fromisoformat(json.loads(path.read_text())["time"]).timestamp()
+    assert path.stat().st_mtime - told > 3599
 
 
 def test_an_ordinary_line_is_short_and_a_huge_request_s_is_bounded(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_request_s_trace(collector: Receiver) -> None:
     assert root.span_id == f"{made.span.span_id:016x}", "the one that others were told of while it was under way"
     assert {span.trace_id for span in spans} == {f"{CALLER.trace_id:032x}"}
     assert (root.parent_id, root.kind, root.service, root.failed) == (f"{CALLER.span_id:016x}", 2, "foveate", False)
-    assert root.end == pytest.approx(time.time(), abs=30)
+    assert 0.999 < time.time() - root.end < 30, "it ended a second before it was handed over"
     assert root.end - root.start == pytest.approx(9, abs=0.001)
     assert root.attributes["foveate.ttft_ms"] == pytest.approx(7000)
     items = [span for span in spans if span.name == "item"]

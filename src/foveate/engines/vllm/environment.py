@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
+from pathlib import Path
 from typing import Final
 
 from foveate.engines.vllm.config import VllmConfig
+from foveate.engines.vllm.socket_files import SocketFiles
 from foveate.runtime.local.bootstrap import tie_forks
 
 PARENT: Final = "FOVEATE_VLLM_PARENT"
@@ -23,9 +26,14 @@ def before_import() -> None:
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 
 
-def before_start(config: VllmConfig, *, threads: int) -> None:
-    """Set what this process's engine, and its children, go by; these end with their parents."""
+def before_start(config: VllmConfig, *, threads: int) -> SocketFiles:
+    """Set what this process's engine, and its children, go by; these end with their parents.
+
+    Returns where their sockets lie, to be removed at the end. Raises OSError when the temporary directory cannot be written.
+    """
     os.environ[PARENT] = str(os.getpid())
+    sockets = SocketFiles(Path(tempfile.gettempdir()))
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", str(sockets.path))
     tie_forks()
     if config.device == "cpu":
         # Binding keeps a worker on one core, whatever else runs there.
@@ -33,6 +41,7 @@ def before_start(config: VllmConfig, *, threads: int) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if config.eager:
             _compile_nothing()
+    return sockets
 
 
 def before_handing_on(config: VllmConfig) -> socket.socket:

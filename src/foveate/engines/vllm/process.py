@@ -26,6 +26,7 @@ from foveate.engines.port import EngineInfo
 from foveate.engines.vllm.config import PIXEL_FAMILIES, VllmConfig
 from foveate.engines.vllm.environment import before_handing_on, before_import, before_start
 from foveate.engines.vllm.messages import LetGo, Prefill, TokenDecode
+from foveate.engines.vllm.socket_files import SocketFiles
 from foveate.engines.vllm.versions import HANDING_ON, check_interfaces, check_version
 from foveate.models.loading import load_vision, read_vision
 from foveate.models.own_encoder import load_own_tower
@@ -46,16 +47,17 @@ def main(context: WorkerContext) -> None:
     config = msgspec.convert(context.spec.config, VllmConfig)
     end_with_any_thread(_LOG)
     before_import()
-    before_start(config, threads=context.spec.threads)
+    sockets = before_start(config, threads=context.spec.threads)
     kept = before_handing_on(config) if config.role else None
     try:
-        asyncio.run(_serve(context, config))
+        asyncio.run(_serve(context, config, sockets))
     finally:
+        sockets.remove()
         if kept is not None:
             kept.close()
 
 
-async def _serve(context: WorkerContext, config: VllmConfig) -> None:
+async def _serve(context: WorkerContext, config: VllmConfig, sockets: SocketFiles) -> None:
     _check(config)
     from foveate.engines.vllm.encoder_times import EncoderTimes
     from foveate.engines.vllm.launch import launch
@@ -84,15 +86,16 @@ async def _serve(context: WorkerContext, config: VllmConfig) -> None:
             watch.cancel()
         if encoder is not None:
             encoder.close(_CLOSE_SECONDS)
-    _end()
+    _end(sockets)
 
 
-def _end() -> NoReturn:
+def _end(sockets: SocketFiles) -> NoReturn:
     """End this process now, and vLLM's others with it.
 
     Asked to stop, vLLM's core takes five seconds and more to free what the kernel frees as well, and letting go of its front end asks it.
     """
     logging.shutdown()
+    sockets.remove()
     os._exit(0)
 
 
