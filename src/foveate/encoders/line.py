@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from foveate.core.clock import now
-from foveate.decisions.encode_order import BatchBounds, Given, WaitingPicture, choose
+from foveate.decisions.encode_order import BatchBounds, WaitingPicture, choose
 from foveate.encoders.ticket import Ticket
 from foveate.observe.load import Load
 
@@ -19,7 +19,7 @@ class Line:
         self._load = load
         self._counted = load.encoder()
         self._waiting: dict[int, Ticket] = {}
-        self._given = Given()
+        self._given: Mapping[str, float] = {}
         self.given_pictures = 0
         self.waited_seconds = 0.0
         """How long those waited that were given to a worker."""
@@ -61,16 +61,19 @@ class Line:
     def next(self, owners: Collection[int], *, not_for: int | None = None) -> list[Ticket]:
         """Take out the next batch of those that belong to ``owners``, leaving what failed at ``not_for`` already; empty when there is
         none."""
-        tickets = [
-            ticket for ticket in self._waiting.values() if ticket.owner in owners and not_for not in ticket.failed_at
-        ]
-        if not tickets:
+        tickets = list(self._waiting.values())
+        open_ = [ticket.owner in owners and not_for not in ticket.failed_at for ticket in tickets]
+        if not any(open_):
             return []
         sizes: Counter[tuple[str, str]] = Counter()
-        for ticket in self._waiting.values():
+        for ticket in tickets:
             sizes[_request(ticket)] += ticket.tokens
-        choice = choose([_view(ticket, sizes) for ticket in tickets], self._given, self._bounds)
+        # All that wait, whoever's: what a tenant was given elsewhere counts here too.
+        views = [_view(ticket, sizes, open_=one) for ticket, one in zip(tickets, open_, strict=True)]
+        choice = choose(views, self._given, self._bounds)
         self._given = choice.given
+        if choice.passed_over is not None:
+            tickets[choice.passed_over].passed_over += 1
         batch = [tickets[index] for index in choice.indices]
         self.given_pictures += len(batch)
         for ticket in batch:
@@ -84,5 +87,6 @@ def _request(ticket: Ticket) -> tuple[str, str]:
     return ticket.purpose.tenant, ticket.purpose.request or str(ticket.number)
 
 
-def _view(ticket: Ticket, sizes: Counter[tuple[str, str]]) -> WaitingPicture:
-    return WaitingPicture(ticket.purpose.tenant, ticket.tokens, sizes[_request(ticket)], ticket.shape)
+def _view(ticket: Ticket, sizes: Counter[tuple[str, str]], *, open_: bool) -> WaitingPicture:
+    tenant, size = ticket.purpose.tenant, sizes[_request(ticket)]
+    return WaitingPicture(tenant, ticket.tokens, size, ticket.shape, ticket.passed_over, open_)

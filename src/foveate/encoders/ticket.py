@@ -16,8 +16,8 @@ class Ticket:
     """``outcome`` is set once, when no worker touches the slots any more; ``None``: no worker can take it.
 
     ``owner`` is the worker whose turn brings it about, ``deaths`` counts the workers that died of it, ``failed_at`` are the workers that
-    said that it cannot be encoded. ``recalled``: it was asked back from its worker, for another that has nothing to do. ``abandoned``:
-    nobody waits for it, only for its slots."""
+    said that it cannot be encoded, ``passed_over`` counts the batches that went before it although it is older. ``recalled``: it was asked
+    back from its worker, for another that has nothing to do. ``abandoned``: nobody waits for it, only for its slots."""
 
     def __init__(self, number: int, prepared: PreparedImage, out: Slot, deadline: float, purpose: Purpose) -> None:
         self.number = number
@@ -31,6 +31,7 @@ class Ticket:
         self.owner: int | None = None
         self.deaths = 0
         self.failed_at: set[int] = set()
+        self.passed_over = 0
         self.abandoned = False
         self.recalled = False
         loop = asyncio.get_running_loop()
