@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from foveate.core.errors import EngineDied, FoveateError
+from foveate.core.errors import EngineDied, EngineUnavailable, FoveateError
 from foveate.engines.port import EngineWork
 
 DEATHS_MAX: Final = 2
@@ -16,6 +16,7 @@ class Deaths:
 
     def __init__(self, work: EngineWork) -> None:
         self._count = work.deaths
+        self._last: EngineDied | None = None
 
     def count(self, error: FoveateError) -> None:
         """Note why a process did not answer, if it is that it died. Raises the error when it was one too many."""
@@ -23,5 +24,10 @@ class Deaths:
             return
         self._count += 1
         error.deaths = self._count
+        self._last = error
         if self._count >= DEATHS_MAX:
             raise error
+
+    def told(self, error: EngineUnavailable) -> FoveateError:
+        """Return what to raise where no process is left: that one died, if one did, for whoever tries again to know."""
+        return self._last or error

@@ -109,6 +109,8 @@ class SplitFleet(RoleFleet):
             async with aclosing(self._go_on(message, place.room, deaths)) as events:
                 async for event in events:
                     yield event
+        except EngineUnavailable as error:
+            raise deaths.told(error) from error
         finally:
             place.release()
 

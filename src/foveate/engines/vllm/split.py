@@ -45,7 +45,17 @@ class VllmSplit(Fleet):
                 async for event in events:
                     yield event
             return
-        asked, failed, deaths = now(), list[Member](), Deaths(work)
+        deaths = Deaths(work)
+        try:
+            async with aclosing(self._apart(work, deaths)) as events:
+                async for event in events:
+                    yield event
+        except EngineUnavailable as error:
+            raise deaths.told(error) from error
+
+    async def _apart(self, work: EngineWork, deaths: Deaths) -> AsyncGenerator[EngineEvent, None]:
+        """Have the prompt prefilled by one process and its tokens drawn by another."""
+        asked, failed = now(), list[Member]()
         while True:
             held = await self._held(work, asked, deaths)
             begun = False

@@ -202,6 +202,22 @@ async def test_a_request_that_two_processes_ended_with_is_given_to_no_third(benc
     assert caught.value.deaths == 2
 
 
+async def test_where_nobody_is_left_to_draw_the_tokens_the_death_before_is_still_told(bench: Bench) -> None:
+    """Else the next try would give the request to a third process that it may end."""
+    await bench.fleet.change("e-p-d", prefill=2, decode=1)
+    work = EngineWork("a", [1] * 10, [], Sampling(5), now() + 60)
+    asked = asyncio.ensure_future(anext(bench.fleet.generate(work)))
+    first, _ = await bench.sent(Prefill)
+    bench.worker(first).kill()
+    second, _ = await bench.sent(Prefill)
+    (decodes,) = {0, 1, 2} - {first, second}
+    bench.worker(decodes).kill()
+    bench.worker(second).say(Prefilled("a", BUNDLE, 10, now(), now(), 0, 0.0))
+    with pytest.raises(EngineDied) as caught:
+        await asked
+    assert caught.value.deaths == 1
+
+
 async def test_a_prompt_that_never_has_room_is_answered_whole(bench: Bench) -> None:
     await bench.fleet.change("e-p-d")
     bench.ask("long", tokens=ROOM // 8 + 1)

@@ -154,6 +154,20 @@ async def test_a_request_that_two_processes_ended_with_is_given_to_no_third(benc
     assert bench.nothing_sent(Prefill, TokenDecode)
 
 
+async def test_where_nobody_is_left_to_draw_the_tokens_the_death_before_is_still_told(bench: Bench) -> None:
+    """Else the next try would give the request to a third process that it may end."""
+    answer = bench.ask()
+    first, _ = await bench.sent(Prefill)
+    bench.worker(first).kill()
+    second, _ = await bench.sent(Prefill)
+    for at in D:
+        bench.worker(at).kill()
+    bench.worker(second).say(held())
+    with pytest.raises(EngineDied) as caught:
+        await answer
+    assert caught.value.deaths == 1
+
+
 async def test_one_without_a_place_is_passed_over_and_what_it_did_not_look_at_is_read_by_another(bench: Bench) -> None:
     answer = bench.ask()
     holder, first, _ = await bench.prefilled()
