@@ -141,7 +141,8 @@ def test_an_engine_is_drained_and_resumed(split: Server) -> None:
     with split.client() as http:
         assert http.post("/admin/engines/0/drain").json()["draining"]
         assert not split.ready()
-        assert http.post(CHAT, json=ask(url_of(one("red", "circle")))).status_code == 503
+        refused = http.post(CHAT, json=ask(url_of(one("red", "circle"))))
+        assert (refused.status_code, "taken out of use" in refused.json()["error"]["message"]) == (503, True)
         assert http.post("/admin/engines/7/drain").json()["error"]["code"] == "engine_unknown"
         assert split.metrics().total("foveate_engine_draining") == 1
         assert not http.post("/admin/engines/0/resume").json()["draining"]

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
-from foveate.assembly.encoders import scale_terms
+from foveate.assembly.encoders import idle, scale_terms
 from foveate.assembly.engines import worker_modules
 from foveate.assembly.keep import keep_directory
 from foveate.assembly.runtime import runtime_of
@@ -31,11 +31,14 @@ from foveate.journey.tools import Tools
 from foveate.models.loading import ModelFiles
 from foveate.models.preload import preload_modules
 from foveate.observe.load import Load
+from foveate.observe.logging import get_logger
 from foveate.observe.metrics import Metrics
 from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 
 __all__ = ["check", "journey"]
+
+log = get_logger(__name__)
 
 
 @asynccontextmanager
@@ -48,6 +51,8 @@ async def journey(
     """
     async with AsyncExitStack() as scope:
         checked = check(settings)  # what the settings alone can tell is told before anything is loaded
+        for each in idle(settings):
+            log.warning(each)
         metrics = Metrics()
         load = Load(metrics)
         reloads = Reloads(checked.reading, lambda: check(read() if read is not None else settings).reading, metrics)

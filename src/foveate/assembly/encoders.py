@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 from foveate.core.errors import StartupError
 from foveate.decisions.scaling import ScaleTerms
@@ -12,9 +14,10 @@ from foveate.encoders.pool import EncoderPool
 from foveate.encoders.port import Encoder
 from foveate.encoders.workers import PoolConfig
 from foveate.models.loading import ModelFiles
+from foveate.models.memory import check_memory
 from foveate.observe.load import Load
 from foveate.runtime.port import Runtime
-from foveate.settings import ENCODERS_MAX, Settings
+from foveate.settings import ENCODERS_MAX, Settings, TopologySettings
 
 
 def check_topology(settings: Settings) -> None:
@@ -59,6 +62,17 @@ def _check_cpus(name: str, cpus: Iterable[int]) -> None:
         )
 
 
+def idle(settings: Settings) -> Iterator[str]:
+    """Yield what was set for processes that there are none of with this topology, until it is changed while serving."""
+    chosen, plain = settings.topology, TopologySettings()
+    of = {"e-pd": ("encoders", "encoders_max"), "e-p-d": ("prefill", "decode")}
+    without = {"agg": ("e-pd", "e-p-d"), "e-pd": ("e-p-d",), "e-p-d": ()}
+    for kind in without[chosen.kind]:
+        for name in of[kind]:
+            if getattr(chosen, name) != getattr(plain, name):
+                yield f"topology.{name} has no effect with the topology {chosen.kind}: it is for --topology {kind}"
+
+
 def engine_encodes(settings: Settings) -> bool:
     """Tell whether the engine's process is to hold a vision tower."""
     return settings.topology.kind == "agg" or settings.topology.fallback == "local"
@@ -100,9 +114,18 @@ def encoders_of(
         batch_seconds_max=chosen.encode_seconds_max,
         start_seconds_max=settings.server.start_seconds_max,
     )
-    pool = EncoderPool(runtime, config, local=engine, load=load)
+    pool = EncoderPool(
+        runtime, config, local=engine, load=load, check_room=partial(_check_room, settings, files.directory)
+    )
     pool.step_in(engine_encodes(settings))
     return pool
+
+
+def _check_room(settings: Settings, directory: str, more: int) -> None:
+    """Raise StartupError where this machine has no memory for so many encode workers more."""
+    towers = encoders_in_memory(settings, more)
+    if towers:
+        check_memory(directory, Path(directory).name, dtype=settings.model.dtype, copies=0, towers=towers)
 
 
 def encoders_in_memory(settings: Settings, workers: int | None = None) -> int:

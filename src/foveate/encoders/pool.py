@@ -27,7 +27,7 @@ from foveate.encoders.messages import EncodeBegun, EncodeDone, EncodeRejected
 from foveate.encoders.port import UNKNOWN, Encoder, Purpose
 from foveate.encoders.seat import EncoderReport, EncoderTotals, Seat
 from foveate.encoders.ticket import Ticket
-from foveate.encoders.workers import PoolConfig, Workers
+from foveate.encoders.workers import CheckRoom, PoolConfig, Workers
 from foveate.observe.load import Load
 from foveate.runtime.port import Runtime
 from foveate.runtime.settled import settled
@@ -44,15 +44,21 @@ class EncoderPool:
     """Implements :class:`foveate.encoders.port.Encoder`, and :class:`foveate.encoders.workers.Watcher`. Owned by the event loop."""
 
     def __init__(
-        self, runtime: Runtime, config: PoolConfig, *, local: Encoder | None = None, load: Load | None = None
+        self,
+        runtime: Runtime,
+        config: PoolConfig,
+        *,
+        local: Encoder | None = None,
+        load: Load | None = None,
+        check_room: CheckRoom | None = None,
     ) -> None:
         """``local`` is an encoder in the engine's process, which steps in while no worker can be asked; ``load`` is told what waits and
-        runs."""
+        runs; ``check_room`` is asked before there are more workers than at the start."""
         self._config = config
         self._local = local
         self._steps_in = True
         load = load or Load()
-        self._workers = Workers(runtime, config, self, load)
+        self._workers = Workers(runtime, config, self, load, check_room=check_room)
         self._line = Line(BatchBounds(config.config.batch_max, config.config.batch_tokens_max or _NO_BOUND), load)
         self._numbers = itertools.count(1)
         self._give_up: asyncio.TimerHandle | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +26,10 @@ logger = logging.getLogger(__name__)
 _BACKOFF_SECONDS = 0.05
 _BACKOFF_SECONDS_MAX = 5.0
 _STOP_SECONDS = 2.0
+
+
+CheckRoom = Callable[[int], None]
+"""Raises StartupError where there is no memory for so many workers more. Reads files: not for the event loop."""
 
 
 class PoolConfig(msgspec.Struct, frozen=True):
@@ -70,7 +75,9 @@ class Watcher(Protocol):
 class Workers:
     """The seats and what keeps them taken. Owned by the event loop."""
 
-    def __init__(self, runtime: Runtime, config: PoolConfig, told: Watcher, load: Load) -> None:
+    def __init__(
+        self, runtime: Runtime, config: PoolConfig, told: Watcher, load: Load, *, check_room: CheckRoom | None = None
+    ) -> None:
         self.stopped = False
         self.past = Past()
         self._resizing = asyncio.Lock()
@@ -78,6 +85,7 @@ class Workers:
         self._config = config
         self._told = told
         self._load = load
+        self._check_room = check_room
         self._version = ""
         self._watch_task: asyncio.Task[None] | None = None
         self.seats = [self._seat(config.first_index + place) for place in range(config.workers)]
@@ -128,6 +136,8 @@ class Workers:
                 await asyncio.gather(*(self._drain(seat, drain_seconds_max) for seat in going))
 
     async def _add(self, count: int) -> None:
+        if self._check_room is not None:
+            await asyncio.to_thread(self._check_room, count)
         taken = {seat.index for seat in self.seats}
         free = (index for index in itertools.count(self._config.first_index) if index not in taken)
         added = [self._seat(index) for index in itertools.islice(free, count)]

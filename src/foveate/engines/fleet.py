@@ -172,7 +172,7 @@ class Fleet:
         """Return where the prompt costs least. Raises EngineUnavailable."""
         self._answered += 1
         candidates = [member.candidate(member.answering, member.memory.matched(links)) for member in able]
-        return able[_picked(candidates, demand, self._answered)]
+        return able[self._picked(candidates, demand, self._answered)]
 
     # --------------------------------------------------------------------------------------------------------- encoder
 
@@ -197,11 +197,13 @@ class Fleet:
             return able[owner(content, {number: one.encoding.amount for number, one in able.items()}, rows)]
         self._encoded += 1
         places = list(able.values())
-        return places[_picked([member.candidate(member.encoding) for member in places], rows, self._encoded)]
+        return places[self._picked([member.candidate(member.encoding) for member in places], rows, self._encoded)]
 
-
-def _picked(candidates: Sequence[Candidate], demand: float, turn: int) -> int:
-    chosen = pick(candidates, demand, bound=AFFINITY_BOUND, turn=turn) if candidates else None
-    if chosen is None:
-        raise EngineUnavailable(detail="no engine process is ready")
-    return chosen
+    def _picked(self, candidates: Sequence[Candidate], demand: float, turn: int) -> int:
+        """Raises EngineUnavailable where there are none."""
+        chosen = pick(candidates, demand, bound=AFFINITY_BOUND, turn=turn) if candidates else None
+        if chosen is None:
+            held_back = [member for member in self._usable() if member.held_back]
+            public = "The language model is taken out of use for a while. Try again later." if held_back else None
+            raise EngineUnavailable(public, detail=f"no engine process is ready; {len(held_back)} are drained")
+        return chosen

@@ -6,10 +6,22 @@ import os
 from typing import Any
 
 import pytest
+from tests.unit.engines.played import FakeRuntime
 
-from foveate.assembly.encoders import check_topology, dealt, encoders_in_memory, engine_encodes, threads_each
+from foveate.assembly.encoders import (
+    check_topology,
+    dealt,
+    encoders_in_memory,
+    encoders_of,
+    engine_encodes,
+    idle,
+    threads_each,
+)
 from foveate.assembly.engines import engines_in_memory
 from foveate.core.errors import StartupError
+from foveate.models import memory
+from foveate.models.loading import resolve_model
+from foveate.observe.load import Load
 from foveate.settings import load
 
 
@@ -48,6 +60,31 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(flags: dict[str, st
     with pytest.raises(StartupError) as refused:
         check_topology(load(flags))
     assert said in refused.value.public
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({}, []),
+        ({"topology.encoders": "3"}, ["encoders"]),
+        ({"topology.encoders_max": "3", "topology.prefill": "2"}, ["encoders_max", "prefill"]),
+        ({"topology.kind": "e-pd", "topology.encoders": "3", "topology.decode": "2"}, ["decode"]),
+        ({"topology.kind": "e-p-d", "topology.encoders": "3", "topology.decode": "2"}, []),
+    ],
+)
+def test_numbers_of_processes_that_there_are_none_of_are_told(flags: dict[str, str], names: list[str]) -> None:
+    assert [each.partition(" ")[0] for each in idle(load(flags))] == [f"topology.{name}" for name in names]
+
+
+async def test_no_more_workers_are_started_than_this_machine_has_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, files = load({"topology.kind": "e-pd"}), resolve_model(None)
+    runtime: Any = FakeRuntime()
+    engine: Any = None  # with --topology e-pd it is asked by nobody before a worker is away
+    pool = encoders_of(settings, files, engine, runtime=runtime, number=0, load=Load())
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(StartupError, match=r"Not enough memory for .* in 2 encode workers"):
+        await pool.resize(3, drain_seconds_max=0)
+    assert (pool.wanted, len(runtime.workers)) == (1, 0)
 
 
 def test_the_engines_process_holds_a_tower_unless_told_not_to() -> None:

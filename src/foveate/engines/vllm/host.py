@@ -225,20 +225,21 @@ class Host:
         parsing = await self._checked(work, params)
         before, cached = stages_before(message), given.cached_tokens
         answer = Answer(message, self._vocabulary, parsing, before, cached_tokens=cached)
-        several = work.sampling.n > 1
+        several, held = work.sampling.n > 1, True
         try:
             if several:
                 # Each choice would fetch for itself, and after the first that has nothing is held any more.
                 with self._prompts.taken(work) as (prompt, descriptors):
                     del self._unread[work.request_id]
                     self._fetched(work, await self._run(work, prompt, fetch_params(named(descriptors), given), "-kv"))
+                held = False
             with self._prompts.taken(work) as (prompt, descriptors):
                 self._unread.pop(work.request_id, None)
                 params.extra_args = named(descriptors) if several else with_prefilled(named(descriptors), given)
                 await self._pass_on(work, prompt, params, answer, fetches=not several)
         except VLLMClientError:
-            if not several:
-                self._unread[work.request_id] = given  # it was refused
+            if held:  # vLLM refused it before it read any
+                self._unread[work.request_id] = given
             raise
 
     def _fetched(self, work: EngineWork, output: RequestOutput | None) -> None:
