@@ -27,7 +27,10 @@ SECONDS = float(os.environ.get("CHAOS_SECONDS", "30"))
 RUNTIME = os.environ.get("CHAOS_RUNTIME", "local")
 ROLES = ("encoder 0", "encoder 1", "engine 0", "engine 1", "engine 2", "engine 3", "media 0", "media 1")
 """Engines 0 and 1 prefill, 2 and 3 draw tokens."""
-TYPED = {"engine_failed", "engine_unavailable", "encoders_unavailable", "queue_full", "overloaded", "deadline_exceeded"}
+TYPED = {
+    *("engine_failed", "engine_unavailable", "encoders_unavailable", "media_workers_unavailable"),
+    *("queue_full", "overloaded", "deadline_exceeded"),
+}
 KV_BYTES = 64 << 20
 
 pytestmark = [pytest.mark.timeout(600 + 3 * SECONDS), pytest.mark.xdist_group("alone")]
