@@ -20,11 +20,10 @@ from foveate.encoders.ticket import Ticket
 from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
 from foveate.runtime.pulse import TICK_SECONDS, Pong, Pulse
+from foveate.runtime.restart_pause import restart_pause
 
 logger = logging.getLogger(__name__)
 
-_BACKOFF_SECONDS = 0.05
-_BACKOFF_SECONDS_MAX = 5.0
 _STOP_SECONDS = 2.0
 
 
@@ -81,6 +80,7 @@ class Workers:
         self.stopped = False
         self.past = Past()
         self._resizing = asyncio.Lock()
+        self._starting: set[Worker] = set()
         self._runtime = runtime
         self._config = config
         self._told = told
@@ -107,14 +107,16 @@ class Workers:
         self._watch_task = asyncio.create_task(self._watch(), name="foveate: watches encoders")
 
     async def stop(self, *, seconds_max: float) -> None:
-        """End all workers; each is asked to and has ``seconds_max``."""
+        """End all workers; each is asked to and has ``seconds_max``, but those that are still starting."""
         self.stopped = True
         tasks = [task for task in (self._watch_task, *(seat.keeper for seat in self.seats)) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         workers = [seat.worker for seat in self.seats if seat.worker is not None]
-        await asyncio.gather(*(worker.stop(seconds_max=seconds_max) for worker in workers))
+        # Whoever starts these, in a resize, is told that they could not.
+        starting = [worker.stop(seconds_max=0) for worker in self._starting]
+        await asyncio.gather(*(worker.stop(seconds_max=seconds_max) for worker in workers), *starting)
         for seat in self.seats:
             self._load.forget(seat.load)
 
@@ -125,10 +127,11 @@ class Workers:
 
     async def resize(self, workers: int, *, drain_seconds_max: float) -> None:
         """Have so many workers. New ones are ready when this returns; from those that go, what waits is moved at once, what they run is
-        finished within ``drain_seconds_max``, else moved too. Raises StartupError when new ones cannot start; then all is as before.
+        finished within ``drain_seconds_max``, else moved too. Once stopped there are none, whatever is asked for. Raises StartupError when
+        new ones cannot start; then all is as before.
         """
         async with self._resizing:
-            more = workers - self.wanted
+            more = 0 if self.stopped else workers - self.wanted
             if more > 0:
                 await self._add(more)
             elif more < 0:
@@ -206,12 +209,19 @@ class Workers:
                 cpus=config.cpus[place % len(config.cpus)] if config.cpus else (),
             )
         )
-        ready = await worker.start(
-            on_message=lambda message: self._received(seat, worker, message),
-            on_exit=lambda: self._exited(seat, worker),
-            seconds_max=config.start_seconds_max,
-        )
+        self._starting.add(worker)
+        try:
+            ready = await worker.start(
+                on_message=lambda message: self._received(seat, worker, message),
+                on_exit=lambda: self._exited(seat, worker),
+                seconds_max=config.start_seconds_max,
+            )
+        finally:
+            self._starting.discard(worker)
         info = msgspec.convert(ready.info, EncoderInfo)
+        if self.stopped:  # in the instant in which it became ready
+            await worker.stop(seconds_max=0)
+            raise StartupError("The encode workers have been stopped.")
         if self._version and info.encoder_version != self._version:
             await worker.stop(seconds_max=0)
             raise StartupError(f"The process '{worker.spec.title}' has loaded another vision encoder than the engine.")
@@ -228,8 +238,7 @@ class Workers:
         while True:
             if seat.worker is not None:
                 await seat.vacant.wait()
-            if seat.deaths > 1:
-                await asyncio.sleep(min(_BACKOFF_SECONDS * 2.0**seat.deaths, _BACKOFF_SECONDS_MAX))
+            await asyncio.sleep(restart_pause(seat.deaths))
             try:
                 await self._start(seat)
                 logger.warning("encode worker %d is back", seat.index)

@@ -153,8 +153,9 @@ class Topologies:
     async def _resize(self, encoders: int) -> None:
         """Have so many encode workers, and all else as it is."""
         async with self._lock:
-            for pool in self._pools():
-                await pool.resize(encoders, drain_seconds_max=DRAIN_SECONDS_MAX)
+            for serving in self._versions():
+                if serving.encoders is not None:
+                    await serving.encoders.resize(encoders, drain_seconds_max=DRAIN_SECONDS_MAX)
             log.info("the number of encode workers has changed", encoders=encoders)
 
     async def _change(self, wanted: _Shape) -> None:
@@ -163,7 +164,7 @@ class Topologies:
             before = self._shape()
             try:
                 for serving in self._versions():
-                    await _apply(serving, wanted)
+                    await self._apply_if_it_serves(serving, wanted)
             except (StartupError, OSError):
                 for serving in self._versions():
                     await _give_back(serving, before)
@@ -173,6 +174,16 @@ class Topologies:
             log.info(
                 "the topology has changed", before=before.kind, **{name: one for name, one in there.items() if one}
             )
+
+    async def _apply_if_it_serves(self, serving: Serving, wanted: _Shape) -> None:
+        """Give a version a topology, unless it takes no requests any more: it may be ended meanwhile, which stops no change of others."""
+        if serving not in self._versions():
+            return
+        try:
+            await _apply(serving, wanted)
+        except (StartupError, OSError):
+            if serving in self._versions():
+                raise
 
     def _shape(self) -> _Shape:
         roles = self._roll_out.stable.roles

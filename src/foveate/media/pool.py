@@ -30,13 +30,12 @@ from foveate.media.ticket import Ticket
 from foveate.media.turns import Turns
 from foveate.observe.load import Load
 from foveate.runtime.port import Progress, Runtime, Worker, WorkerSpec
+from foveate.runtime.restart_pause import restart_pause
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 2
-_BACKOFF_SECONDS = 0.05
 _LOOK_SECONDS = 0.25
-_BACKOFF_SECONDS_MAX = 5.0
 
 
 class PoolConfig(msgspec.Struct, frozen=True):
@@ -249,8 +248,7 @@ class MediaPool:
             if seat.worker is not None:
                 await seat.vacant.wait()
                 self.restarts += 1
-            if seat.failures > 1:
-                await asyncio.sleep(min(_BACKOFF_SECONDS * 2.0**seat.failures, _BACKOFF_SECONDS_MAX))
+            await asyncio.sleep(restart_pause(seat.failures))
             try:
                 await self._start(seat)
             except (FoveateError, OSError) as error:

@@ -312,6 +312,24 @@ async def test_none_is_refused_where_nobody_would_encode_and_a_failed_start_chan
         assert await bench.encode() == 0
 
 
+async def test_a_pool_that_is_stopped_while_it_grows_leaves_no_worker_and_is_given_none() -> None:
+    runtime = LocalRuntime(Arena(1 << 20), preload=("tests.workers",))
+    try:
+        bench = Bench(runtime, local=True, workers=1)
+        await bench.pool.start()
+        bench.pool._workers._config = PoolConfig(1, EncoderConfig("version"), entry="tests.workers:never_ready")
+        growing = asyncio.ensure_future(bench.pool.resize(3, drain_seconds_max=1))
+        while len(runtime.processes()) < 5:
+            await asyncio.sleep(0.01)
+        await bench.pool.stop(seconds_max=5)
+        with pytest.raises(StartupError):
+            await growing
+        await bench.pool.resize(2, drain_seconds_max=1)
+        assert [name for name, _ in runtime.processes()] == ["gateway", "forkserver"]
+    finally:
+        await runtime.close()
+
+
 async def test_chaos_costs_no_picture_and_no_slot() -> None:
     """Workers are killed and stopped at random under load: every picture is encoded, once, by somebody who may still write to its slot."""
     chance = random.Random(7)

@@ -152,6 +152,37 @@ async def test_a_version_on_trial_is_changed_too_and_both_or_none() -> None:
     assert (bench.engine.topology, other.topology) == ("agg", "agg")
 
 
+async def test_a_version_that_ends_during_a_change_does_not_hold_the_others_back() -> None:
+    bench = Bench()
+    gone = PlayedEngine(bench.done)
+    bench.roll_out.trial = cast(Any, type("Trial", (), {"new": bench.serving(gone, PlayedPool(bench.done))}))
+
+    async def ended(topology: Topology, **numbers: Any) -> None:
+        bench.roll_out.trial = None  # it was rolled back
+        raise StartupError("The engine has been stopped.")
+
+    gone.change = ended  # type: ignore[method-assign]
+    await bench.topologies.set("e-p-d", 1)
+    assert bench.topologies.report().kind == bench.engine.topology == "e-p-d"
+
+
+async def test_a_version_that_ends_before_its_turn_is_left_as_it_is() -> None:
+    bench = Bench()
+    gone = bench.serving(PlayedEngine(bench.done), PlayedPool(bench.done))
+    bench.roll_out.trial = cast(Any, type("Trial", (), {"new": gone}))
+    change = bench.engine.change
+
+    async def changed(topology: Topology, **numbers: Any) -> None:
+        await change(topology, **numbers)
+        bench.roll_out.trial = None
+        bench.roll_out.retiring.append(gone)
+
+    bench.engine.change = changed  # type: ignore[method-assign]
+    await bench.topologies.set("e-pd", 2)
+    assert gone.encoders is not None
+    assert gone.encoders.wanted == 0
+
+
 async def test_one_that_cannot_go_back_keeps_no_other_from_it_and_hides_no_reason() -> None:
     bench = Bench()
     other = PlayedEngine(bench.done)
