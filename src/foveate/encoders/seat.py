@@ -159,8 +159,8 @@ class Seat:
 
     @property
     def held(self) -> Iterator[Ticket]:
-        """The pictures that it was given."""
-        return (ticket for batch in self._batches for ticket in batch)
+        """The pictures that it was given. Metrics may be read by another thread, so the batches are those of one moment."""
+        return (ticket for batch in tuple(self._batches) for ticket in tuple(batch))
 
     @property
     def behind(self) -> list[Ticket]:
