@@ -3,7 +3,8 @@
 Pictures wait here and not at the workers, so that they can be put in order (:mod:`foveate.decisions.encode_order`), cancelled for free,
 and given to another worker when theirs dies. Each belongs to a worker by its content (:mod:`foveate.decisions.ownership`); one that would
 be idle takes others' too. What a worker held when it died is encoded by another; one that is stuck is killed first, because until it is
-dead it may write to the slots. With no worker left the engine's process encodes, where it has a vision tower, until one is back.
+dead it may write to the slots. With no worker left the engine's process encodes, where it has a vision tower, until one is back; but not
+at once what ran when a worker died: should it be the cause, the engine's death would cost every answer under way.
 
 Does not cover: the processes themselves (:mod:`foveate.encoders.workers`), and equal pictures at once (the journey's flights).
 """
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 _DEATHS_MAX = 3
 """Workers that may die while they encode a picture before it is given up. Deaths by another cause hit a picture as well, so one is no
 proof."""
+_LOCAL_DEATHS_MAX = 1
+"""With more the engine's process is never given it; with this many only when no worker has come back in ``down_seconds_max``."""
 _NO_BOUND = 2**62
 
 
@@ -209,7 +212,7 @@ class EncoderPool:
                 loads[ticket.owner] += ticket.tokens
         for ticket in tickets:
             able = {index: load for index, load in loads.items() if index not in ticket.failed_at}
-            if not able and self.encodes_locally:
+            if not able and self.encodes_locally and not (ticket.deaths and self._workers.wanted):
                 self._line.remove(ticket)
                 ticket.settle(None)
             elif loads:
@@ -263,7 +266,8 @@ class EncoderPool:
         for ticket in self._line:
             if ticket.owner is None:
                 self._line.remove(ticket)
-                ticket.settle(EncodersUnavailable(retry_after_seconds=1.0))
+                local = self.encodes_locally and ticket.deaths <= _LOCAL_DEATHS_MAX
+                ticket.settle(None if local else EncodersUnavailable(retry_after_seconds=1.0))
 
     def _cancel_give_up(self) -> None:
         if self._give_up is not None:

@@ -39,10 +39,12 @@ class Engine:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
+        self.asked: list[str] = []
 
     async def encode(
         self, prepared: PreparedImage, out: Slot, *, deadline: float, purpose: Purpose = UNKNOWN
     ) -> EncodedImage:
+        self.asked.append(prepared.replacement)
         await asyncio.sleep(0)  # as whatever asks another process does
         self._arena.view(out)[0] = LOCAL
         return EncodedImage(TensorBundle(out, (), 1), prepared.rows, ())
@@ -66,7 +68,8 @@ class Bench:
             }
             | changes
         )
-        self.pool = EncoderPool(runtime, config, local=Engine(self.arena) if local else None)
+        self.engine = Engine(self.arena)
+        self.pool = EncoderPool(runtime, config, local=self.engine if local else None)
 
     async def encode(
         self, what: str = "", *, rows: int = 4, seconds: float = 20.0, tenant: str = "", request: str = "", of: str = ""
@@ -184,14 +187,34 @@ async def test_a_batch_that_takes_too_long_costs_its_worker_not_the_others() -> 
 
 
 async def test_with_none_left_the_engine_encodes_until_one_is_back() -> None:
-    async with benches(local=True, workers=1) as bench:
+    async with benches(local=True, workers=1, down_seconds_max=20) as bench:
         held = [asyncio.ensure_future(bench.encode("sleep 0.3")) for _ in range(4)]
         await asyncio.sleep(0.05)
         os.kill(bench.pids()[0], signal.SIGKILL)
-        assert await asyncio.gather(*held) == [LOCAL] * 4
-        assert bench.pool.local_pictures == 4
-        await bench.until(alive=1)
+        assert await asyncio.gather(*held) == [0, LOCAL, LOCAL, LOCAL], "what ran then waits for the next worker"
+        assert bench.pool.local_pictures == 3
         assert await bench.encode() == 0
+
+
+async def test_a_picture_that_kills_workers_is_never_given_to_the_engine() -> None:
+    async with benches(local=True, workers=1, down_seconds_max=20) as bench:
+        with pytest.raises(EncodeFailed):
+            await bench.encode("die")
+        assert bench.engine.asked == []
+
+
+async def test_what_ran_when_the_last_worker_died_is_the_engines_when_none_comes_back() -> None:
+    async with benches(local=True, workers=1) as bench:
+        bench.pool._workers._config = PoolConfig(1, EncoderConfig("refuse"), entry="tests.workers:encoding")
+        assert await bench.encode("die_once") == LOCAL
+
+
+async def test_what_ran_when_the_last_worker_was_taken_away_is_the_engines_at_once() -> None:
+    async with benches(local=True, workers=1, down_seconds_max=600, hang_seconds=600) as bench:
+        task = asyncio.ensure_future(bench.encode("sleep 30"))
+        await asyncio.sleep(0.1)
+        await bench.pool.resize(0, drain_seconds_max=0.1)
+        assert await task == LOCAL
 
 
 async def test_with_none_left_and_no_engine_that_encodes_it_is_unavailable() -> None:
