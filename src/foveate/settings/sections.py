@@ -1,8 +1,11 @@
-"""What settings there are, by section."""
+"""The sections of the server itself: where it listens, its model and engine, who may ask, its caches, a model on trial, its limits.
+
+What concerns media, observing, the topology, the runtime, vLLM or upstreams has a module of its own beside this one.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 from foveate.decisions.eviction import PolicyName
 from foveate.settings.declare import (
@@ -10,13 +13,10 @@ from foveate.settings.declare import (
     ClassName,
     Cpus,
     Device,
-    Formats,
     GiB,
     KiB,
     MiB,
     Names,
-    PictureFormat,
-    Ports,
     Section,
     setting,
 )
@@ -131,95 +131,6 @@ class EngineSettings(Section):
     )  # fmt: skip
 
 
-class MediaSettings(Section):
-    """Media workers, and how pictures are read. What a request's media may cost: multimodal_budget."""
-
-    workers: int = setting(0, "Media worker processes; 0: one per core but one, at most 8.", low=0, high=256)
-    cpus: Cpus = setting((), "Cores that media workers may run on, comma-separated. Default: any.")
-    queue_depth_max: int = setting(
-        512,
-        "Pictures that may wait for a media worker before 429; of one tenant three quarters of them.",
-        low=1,
-        high=65536,
-    )
-    job_seconds_max: float = setting(20.0, "Time one picture may take to decode and process.", low=0.1, high=600)
-    worker_memory_bytes_max: Bytes = setting(
-        2 * GiB, "Memory a media worker may allocate beyond its own code.", low=64 * MiB
-    )
-    decode_pixels_max: int = setting(
-        128_000_000, "Decoded pixels of one picture, whatever its tier says and even where a tier makes it fit.", low=1
-    )
-    animation_frames_max: int = setting(
-        1000, "Frames an animated picture may have; only the first is decoded.", low=1, high=2000
-    )
-    formats: Formats = setting(
-        get_args(PictureFormat),
-        "Picture formats that are accepted, of these, comma-separated. Others are answered with 415.",
-    )
-    background: str = setting("#ffffff", "Colour (#rrggbb) behind transparent pixels.", pattern=r"^#[0-9A-Fa-f]{6}$")
-    icc_to_srgb: bool = setting(False, "Convert pictures with an embedded ICC profile to sRGB.")
-    client_embeddings: bool = setting(
-        False, "Accept embeddings that clients computed themselves (image_embeds parts) in place of pictures."
-    )
-    truncated_accepted: bool = setting(
-        False, "Decode pictures whose data end early as far as they go, instead of refusing them with 422."
-    )
-
-
-class FetchSettings(Section):
-    """Media URLs: what may be contacted, and for how long."""
-
-    http_allowed: bool = setting(False, "Also fetch plain http:// URLs, not only https://.", reloads=True)
-    private_networks: Names = setting(
-        (), "Networks (CIDR) that may be fetched from although they are not public, comma-separated.", reloads=True
-    )
-    hosts: Names = setting(
-        (), "Hosts (exact, or *.example.com) that may resolve to non-public addresses, comma-separated.", reloads=True
-    )
-    only_hosts: Names = setting(
-        (), "When given, the only hosts (exact, or *.example.com) that may be fetched from, comma-separated.",
-        reloads=True,
-    )  # fmt: skip
-    ports: Ports = setting((), "TCP ports that may be fetched from besides 80 and 443, comma-separated.", reloads=True)
-    file_root: str | None = setting(
-        None,
-        "Directory below which file:// URLs may name media. Default: no local file is ever opened.",
-        reloads=True,
-        path=True,
-    )
-    proxy: str | None = setting(
-        None, "Proxy (http://host:port) that fetches go through. Proxy variables of the environment are never used."
-    )
-    dns_servers: Names = setting(
-        (), "Name servers (address or address:port) to ask instead of the system's resolver, comma-separated."
-    )
-    dns_seconds: float = setting(2.0, "Time to resolve a host name, per hop.", low=0.05, high=300)
-    connect_seconds: float = setting(3.0, "Time to connect, TLS included, per hop.", low=0.05, high=300)
-    first_byte_seconds: float = setting(
-        10.0, "Time from the request to the answer's first byte, per hop.", low=0.05, high=300
-    )
-    read_seconds: float = setting(5.0, "Longest silence while reading.", low=0.05, high=300)
-    total_seconds: float = setting(20.0, "Time for one picture with all its hops and its retry.", low=0.05, high=600)
-    concurrency_max: int = setting(64, "Fetches at once.", low=1, high=4096)
-    per_host_max: int = setting(16, "Fetches at once from one host.", low=1, high=4096)
-    per_tenant_max: int | None = setting(
-        None, "Fetches at once for one tenant. Default: three quarters of fetch.concurrency_max.", low=1, high=4096
-    )
-    waiting_max: int = setting(
-        4096,
-        "Fetches that may wait for their turn before 429; of one tenant three quarters of them.",
-        low=1,
-        high=65536,
-    )
-    dead_host_failures: int = setting(
-        5, "Failures in a row after which a host counts as dead; 0: hosts are never given up.", low=0, high=10_000
-    )
-    dead_host_seconds: float = setting(
-        10.0, "How long fetches from a dead host are refused at once before one tries it again.", low=0.1, high=3600
-    )
-    user_agent: str = setting("foveate/{version}", "User-Agent sent to origins; {version} is filled in.")
-
-
 class AuthSettings(Section):
     """API keys: who may ask, and by which tier. With none configured everybody may, by the default tier."""
 
@@ -318,70 +229,4 @@ class LimitSettings(Section):
     )
     arena_bytes_max: Bytes = setting(
         1 * GiB, "Shared memory for media bytes, model inputs and embeddings (used only as needed).", low=64 * MiB
-    )
-
-
-class ObserveSettings(Section):
-    """Whether what becomes of each request is observed at all (docs/performance.md tells what that costs)."""
-
-    requests: Literal["on", "off"] = setting(
-        "on",
-        "off: no stages, Server-Timing, request log, traces, costs, objectives or dashboard; /metrics counts requests by outcome only.",
-        flag="--observe",
-    )
-
-
-class CostSettings(Section):
-    """Prices, in any one currency, that turn what requests took into money (docs/cost.md). 0: not priced."""
-
-    cpu_hour: float = setting(0.0, "Price of an hour of one processor core of media workers.", low=0)
-    encoder_gpu_hour: float = setting(0.0, "Price of an hour of the vision encoder's device.", low=0)
-    llm_gpu_hour: float = setting(0.0, "Price of an hour of the language model's device.", low=0)
-    egress_gb: float = setting(0.0, "Price of 10^9 bytes fetched from media origins.", low=0)
-
-
-class TextSlo(Section):
-    """Targets of text requests."""
-
-    ttft_p95_ms: float | None = setting(None, "Time to first token that 95 of 100 text requests must keep.", low=0.1)
-    tpot_p95_ms: float | None = setting(None, "Time per output token that 95 of 100 text requests must keep.", low=0.1)
-
-
-class MultimodalSlo(Section):
-    """Targets of requests with media."""
-
-    ttft_p95_ms: float | None = setting(None, "As for text, of requests with pictures or videos.", low=0.1)
-    tpot_p95_ms: float | None = setting(None, "As for text, of requests with pictures or videos.", low=0.1)
-
-
-class SloSettings(Section):
-    """Service-level objectives, text and multimodal apart (docs/slo.md). Default: none."""
-
-    text: TextSlo = TextSlo()
-    multimodal: MultimodalSlo = MultimodalSlo()
-
-
-class TraceSettings(Section):
-    """OpenTelemetry traces (docs/traces.md)."""
-
-    otlp_endpoint: str | None = setting(
-        None, "Where spans are sent by OTLP over HTTP, such as http://collector:4318/v1/traces. Default: nowhere.",
-        pattern=r"^https?://\S+$",
-    )  # fmt: skip
-    sample_rate: float = setting(
-        1.0, "Share of traces that are recorded where the caller's traceparent does not decide.", low=0, high=1
-    )
-
-
-class LogSettings(Section):
-    """Logs. The request log is one JSON line a request and is separate from the server's own log."""
-
-    format: Literal["text", "json"] = setting("text", "Form of the server's log on stderr.")
-    level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severe line written.")
-    requests: str = setting("stdout", "Request log: stdout, off, or a file's path.")
-    rotate_bytes: Bytes = setting(
-        64 * MiB, "Request log: bytes of a file before the next one is begun (FILE becomes FILE.1).", low=4 * KiB
-    )
-    keep_files: int = setting(
-        8, "Request log: earlier files that are kept; it takes at most (1 + this) × log.rotate_bytes.", low=0, high=1000
     )

@@ -22,22 +22,17 @@ from foveate.core.errors import StartupError
 from foveate.settings.declare import Section
 from foveate.settings.file import read_file
 from foveate.settings.keys import hashed
+from foveate.settings.media import FetchSettings, MediaSettings
+from foveate.settings.observe import CostSettings, LogSettings, ObserveSettings, SloSettings, TraceSettings
 from foveate.settings.runtime import RuntimeSettings
 from foveate.settings.sections import (
     AuthSettings,
     CacheSettings,
     CanarySettings,
-    CostSettings,
     EngineSettings,
-    FetchSettings,
     LimitSettings,
-    LogSettings,
-    MediaSettings,
     ModelSettings,
-    ObserveSettings,
     ServerSettings,
-    SloSettings,
-    TraceSettings,
 )
 from foveate.settings.tiers import Tier, Tiers
 from foveate.settings.topology import TopologySettings
