@@ -23,7 +23,6 @@ from foveate.core.errors import DeadlineExceeded, EngineFailed, FoveateError
 from foveate.core.stages import Span
 from foveate.decisions.batching import BatchLimits, BatchView, place_in_line, plan_step
 from foveate.encoders.worker import Post
-from foveate.engines.embedded.batch_kv import BatchKV
 from foveate.engines.embedded.detokenize import Vocabulary
 from foveate.engines.embedded.handover import write_prompt
 from foveate.engines.embedded.intake import Intake, Told
@@ -31,6 +30,7 @@ from foveate.engines.embedded.messages import Prefilled, SlotFree, Starts
 from foveate.engines.embedded.output import Outcome, Output
 from foveate.engines.embedded.prefill import Prefill
 from foveate.engines.embedded.requests import Choice, Job, Row, new_job, progressed
+from foveate.engines.embedded.running import RunningRows
 from foveate.engines.embedded.sampling import row_sampling
 from foveate.engines.messages import Cancel, Cancelled, Generate, PictureReady
 from foveate.engines.port import FailEvent, FinishEvent
@@ -72,8 +72,7 @@ class GenerationLoop:
         self._output = Output(vocabulary, model.eos_token_ids, post)
         self._waiting: deque[Job] = deque()
         self._prefilling: list[Job] = []
-        self._running: list[Row] = []
-        self._kv = BatchKV(limits.kv_tokens_max)
+        self._running = RunningRows(model, self._output, kv_tokens_max=limits.kv_tokens_max, device=device)
         self.steps = Steps()
         """The thread's iterations; none runs while it waits for something to do."""
         self.stalled = False
@@ -85,7 +84,7 @@ class GenerationLoop:
     @property
     def kv_tokens_used(self) -> int:
         """KV tokens held by running rows and by prompts in prefill."""
-        return self._kv.tokens_used + sum(job.view.done for job in self._prefilling)
+        return self._running.kv_tokens_used + sum(job.view.done for job in self._prefilling)
 
     @property
     def rows(self) -> int:
@@ -183,14 +182,13 @@ class GenerationLoop:
         self._drop_overdue()
         for job in tuple(self._prefilling):
             self._advance(job, None)
-        row_tokens_max = max((row.job.view.tokens_total for row in self._running), default=0)
         plan = plan_step(
             BatchView(
                 [job.view for job in self._waiting],
                 [job.view for job in self._prefilling],
                 len(self._running),
-                row_tokens_max,
-                sum(row.job.view.pictures for row in self._running),
+                self._running.tokens_max,
+                self._running.with_pictures,
             ),
             self._limits,
         )
@@ -229,7 +227,7 @@ class GenerationLoop:
     def _jobs(self) -> Iterator[Job]:
         yield from self._waiting
         yield from self._prefilling
-        yield from (row.job for row in self._running)
+        yield from (row.job for row in self._running.all)
 
     # --------------------------------------------------------------------------------------------------------- prefill
 
@@ -282,58 +280,29 @@ class GenerationLoop:
             choice.next_position = job.next_position
         outcomes = self._output.emit(rows, logits.expand(len(rows), -1), first=True)
         remaining = [row for row, outcome in zip(rows, outcomes, strict=True) if outcome is None]
-        if remaining:
-            try:
-                self._kv.join(job.cache, len(remaining))
-            except Exception as error:
-                # Some layers may have moved and others not: what is in the buffers is lost to all.
-                self._fail_running(error)
-                raise
-            self._running += remaining
+        try:
+            self._running.join(job.cache, remaining)
+        except Exception as error:
+            # Some layers may have moved and others not: what is in the buffers is lost to all.
+            self._fail_running(error)
+            raise
         self._end_choices(rows, outcomes)
 
     # ---------------------------------------------------------------------------------------------------- token decode
 
     def _decode_tokens(self) -> None:
-        rows = list(self._running)
-        started = now()
         try:
-            self._kv.reserve()
-            logits = self._model.decode(
-                torch.tensor([row.choice.last_token for row in rows], device=self._device),
-                torch.tensor([row.choice.next_position for row in rows], device=self._device),
-                self._kv.cache,
-                self._kv.mask(self._device),
-            )
-            self._kv.advance()
-            for row in rows:
-                row.choice.next_position += 1
-            outcomes = self._output.emit(rows, logits)
-            share_ms = (now() - started) * 1e3 / len(rows)
-            for row in rows:
-                row.job.token_ms += share_ms
+            rows, outcomes = self._running.step()
         except Exception as error:
             self._fail_running(error)
             return
-        # From the last row down: a row that leaves is replaced by the last one, which is dealt with already.
-        for index in range(len(rows) - 1, -1, -1):
-            if outcomes[index] is not None:
-                self._leave(index, scrub=isinstance(outcomes[index], FoveateError))
         self._end_choices(rows, outcomes)
 
     def _fail_running(self, error: Exception) -> None:
         """Fail every request that has a row; the buffers start anew."""
         _LOG.error("all %d running rows fail", len(self._running), exc_info=error)
-        failed = {row.job.id for row in self._running}
-        self._running = []
-        self._kv.clear()
-        for request_id in failed:
+        for request_id in {row.job.id for row in self._running.clear()}:
             self._fail(request_id, _as_failure(error))
-
-    def _leave(self, index: int, *, scrub: bool = False) -> None:
-        self._kv.leave(index, scrub=scrub)
-        self._running[index] = self._running[-1]
-        self._running.pop()
 
     # ------------------------------------------------------------------------------------------------------------- end
 
@@ -374,9 +343,7 @@ class GenerationLoop:
                 self._let_go(job)
         self._waiting = deque(job for job in self._waiting if job.id != request_id)
         self._prefilling = [job for job in self._prefilling if job.id != request_id]
-        for index in range(len(self._running) - 1, -1, -1):
-            if self._running[index].job.id == request_id:
-                self._leave(index)
+        self._running.drop(request_id)
         self._intake.end(request_id)
 
     def _let_go(self, job: Job, *, told: bool = False) -> None:
