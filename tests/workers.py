@@ -20,7 +20,7 @@ from foveate.core.errors import EncodeFailed, MediaCostly, StartupError
 from foveate.core.media import EncodedImage, ImageOptions
 from foveate.core.memory import Slot, TensorBundle
 from foveate.core.stages import Span
-from foveate.encoders.messages import CancelEncode, Encode, EncodeBatch, EncodeDone, EncodeRejected
+from foveate.encoders.messages import CancelEncode, Encode, EncodeBatch, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.media.messages import JobFailed, Prepare, TooSmall, Unpack, UnpackDone, WorkerConfig
 from foveate.media.worker import MediaWorker
 from foveate.models.port import ProcessedPicture
@@ -265,17 +265,27 @@ def encoding(context: WorkerContext) -> None:
         raise StartupError("The vision tower cannot be loaded.")
     context.send(Ready({"encoder_version": version, "embedding_bytes_per_row": 1}))
     waiting: dict[int, Encode] = {}
+    with_: dict[int, list[int]] = {}
+    """What has not begun was given together with these."""
     more = threading.Semaphore(0)
 
     def work() -> None:
         while more.acquire():
-            if waiting:  # else it was cancelled
-                _encode(context, waiting.pop(next(iter(waiting))))
+            if not waiting:
+                continue  # it was cancelled
+            one = waiting.pop(next(iter(waiting)))
+            if one.job_id in with_:
+                context.send(EncodeBegun([each for each in with_[one.job_id] if each in waiting or each == one.job_id]))
+                for each in with_[one.job_id]:
+                    del with_[each]
+            _encode(context, one)
 
     threading.Thread(target=work, daemon=True).start()
     while (message := context.receive()) is not None:
         match message:
             case EncodeBatch():
+                given = [one.job_id for one in message.works]
+                with_.update(dict.fromkeys(given, given))
                 waiting.update({one.job_id: one for one in message.works})
                 more.release(len(message.works))
             case CancelEncode():

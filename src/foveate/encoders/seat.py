@@ -87,7 +87,7 @@ class Seat:
         self.deaths = 0
         """Deaths in a row without a picture done between them."""
         self.restarts = 0
-        self.batches_done = 0
+        self.batches = 0
         self.pictures_done = 0
         self.busy_seconds = 0.0
         self.vacant = asyncio.Event()
@@ -184,7 +184,6 @@ class Seat:
             self.began_at = now()
         self._batches.append(list(batch))
         self.idle.clear()
-        self.batches_done += 1
         for ticket in batch:
             self.load.submitted(ticket.number)
         self.worker.send(EncodeBatch(tuple(ticket.message() for ticket in batch)))
@@ -195,8 +194,9 @@ class Seat:
             self.worker.send(CancelEncode(ticket.number))
 
     def began(self, numbers: list[int]) -> None:
-        """The worker began these."""
+        """The worker began these, a batch. One that was had back before is none of its."""
         self.began_at = now()
+        self.batches += 1
         self.load.began(numbers)
 
     def take_back(self, number: int) -> Ticket | None:
@@ -223,7 +223,7 @@ class Seat:
             state=self.state,
             waiting=waiting,
             held=sum(1 for _ in self.held),
-            batches=self.batches_done,
+            batches=self.batches,
             pictures=self.pictures_done,
             busy_seconds=self.busy_seconds,
             restarts=self.restarts,

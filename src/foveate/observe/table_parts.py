@@ -110,7 +110,7 @@ def _encode_workers() -> list[Metric]:
         read("worker_draining", "gauge", "1 while it finishes what it has, to end.", of),
         read("worker_waiting", "gauge", "Pictures in the line that are its own.", of),
         read("worker_held", "gauge", "Pictures that it was given and has not answered.", of),
-        read("worker_batches_total", "counter", "Batches that it was given; with its pictures, their size.", of),
+        read("worker_batches_total", "counter", "Batches that it began; with its pictures, their size.", of),
         read("worker_pictures_total", "counter", "Pictures that it encoded.", of),
         read(
             "worker_busy_seconds_total",
