@@ -11,6 +11,8 @@ from tests.journeys.asking import BLUE, GREEN, RED, ask, by, cached_bytes, pictu
 from foveate.core.errors import (
     DeadlineExceeded,
     Draining,
+    EncodeFailed,
+    EncodersUnavailable,
     FoveateError,
     ImageTooLarge,
     MediaIdConflict,
@@ -63,6 +65,29 @@ async def test_each_refusal_has_its_class_and_leaves_nothing(
     assert callable(asked)
     with pytest.raises(error):
         await ask(limited(service, **limits), asked())
+    await settled(service)
+
+
+@pytest.mark.parametrize(
+    ("error", "stage"),
+    [(EncodersUnavailable(), "encoder_queue"), (EncodeFailed(), "vision_encode")],
+    ids=["no one", "failed"],
+)
+async def test_waiting_in_vain_for_an_encoder_is_not_told_as_encoding(
+    service: Journey, monkeypatch: pytest.MonkeyPatch, error: FoveateError, stage: str
+) -> None:
+    async def encode(*_: object, **__: object) -> None:
+        await asyncio.sleep(0.02)
+        raise error
+
+    assert service.tools.roll_out.stable.encoders is not None
+    monkeypatch.setattr(service.tools.roll_out.stable.encoders, "encode", encode)
+    async with service.answer(request(picture(RED)), None) as answer:
+        with pytest.raises(type(error)):
+            await answer.begin()
+        timing = dict(entry.split(";dur=") for entry in answer.server_timing().split(", "))
+    assert {"encoder_queue", "vision_encode"} & timing.keys() == {stage}
+    assert float(timing[stage]) >= 20
     await settled(service)
 
 

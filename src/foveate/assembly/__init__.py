@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from foveate.assembly import bounds, gauges, rules
 from foveate.assembly.checks import check
-from foveate.assembly.encoders import idle, scale_terms
+from foveate.assembly.encoders import crowded, idle, scale_terms
 from foveate.assembly.engines import worker_modules
 from foveate.assembly.keep import keep_directory
 from foveate.assembly.runtime import runtime_of
@@ -51,7 +51,7 @@ async def journey(
     """
     async with AsyncExitStack() as scope:
         checked = check(settings)  # what the settings alone can tell is told before anything is loaded
-        for each in idle(settings):
+        for each in (*idle(settings), *crowded(settings)):
             log.warning(each)
         metrics = Metrics()
         load = Load(metrics)

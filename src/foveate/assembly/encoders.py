@@ -71,6 +71,26 @@ def idle(settings: Settings) -> Iterator[str]:
         for name in of[kind]:
             if getattr(chosen, name) != getattr(plain, name):
                 yield f"topology.{name} has no effect with the topology {chosen.kind}: it is for --topology {kind}"
+    if chosen.target_queue_ms != plain.target_queue_ms and chosen.encoders_max is None:
+        yield "topology.target_queue_ms has no effect without topology.encoders_max: the number of encode workers is fixed"
+
+
+def crowded(settings: Settings) -> Iterator[str]:
+    """Yield which processes are to have more threads than cores: these then wait for each other, which is slower than fewer of them."""
+    chosen, engine = settings.topology, settings.engine
+    if settings.runtime.kind == "ray" or engine.kind == "upstream":
+        return  # the cores are those of other machines, or nothing is computed here
+    apart = chosen.kind == "e-p-d"
+    placed = (
+        ("engine.threads", engine.threads, engine.cpus, 0 if apart else engine.count),
+        ("topology.encoder_threads", chosen.encoder_threads, chosen.encoder_cpus, chosen.encoders if chosen.kind != "agg" else 0),
+        ("topology.prefill_threads", chosen.prefill_threads, chosen.prefill_cpus, chosen.prefill if apart else 0),
+        ("topology.decode_threads", chosen.decode_threads, chosen.decode_cpus, chosen.decode if apart else 0),
+    )  # fmt: skip
+    for name, threads, cpus, processes in placed:
+        cores = min((len(set(dealt_out)) for dealt_out in dealt(cpus, processes)), default=len(os.sched_getaffinity(0)))
+        if processes and threads > cores:
+            yield f"{name} is {threads}, more than the {cores} cores that such a process may run on: leave it out, or lower it"
 
 
 def engine_encodes(settings: Settings) -> bool:
@@ -108,7 +128,7 @@ def encoders_of(
             own_encoder=settings.model.encoder or "",
         ),
         queue_max=settings.engine.encoder_queue_max,
-        threads=chosen.encoder_threads or threads_each(planned),
+        threads=chosen.encoder_threads or threads_each(planned, chosen.encoder_cpus),
         cpus=dealt(chosen.encoder_cpus, planned),
         hang_seconds=chosen.hang_seconds,
         batch_seconds_max=chosen.encode_seconds_max,
@@ -151,9 +171,10 @@ def scale_terms(settings: Settings) -> ScaleTerms | None:
     return ScaleTerms(chosen.encoders, chosen.encoders_max, chosen.target_queue_ms / 1e3)
 
 
-def threads_each(workers: int) -> int:
-    """Return the threads of each worker where they share the cores but one."""
-    return max(1, (len(os.sched_getaffinity(0)) - 1) // max(1, workers))
+def threads_each(workers: int, cpus: Sequence[int] = ()) -> int:
+    """Return the threads of each worker where they share these cores; without any, all cores but one."""
+    cores = len(set(cpus)) or len(os.sched_getaffinity(0)) - 1
+    return max(1, cores // max(1, workers))
 
 
 def dealt(cpus: Sequence[int], workers: int) -> tuple[tuple[int, ...], ...]:

@@ -57,7 +57,7 @@ def engine_of(
     count = settings.engine.count
     make = _maker(settings, files, name, shared.runtime)
     cpus = dealt(settings.engine.cpus, count)
-    threads = settings.engine.threads or threads_each(count)
+    threads = settings.engine.threads or threads_each(count, settings.engine.cpus)
     return Fleet(
         [
             make(load=shared.load, threads=threads, cpus=turn(cpus, at), **_given(settings, shared))
@@ -104,7 +104,7 @@ def _vllm_split(settings: Settings, files: ModelFiles, name: str, shared: Shared
                     config, device=device or config.device, encoder=config.encoder and role == "p", role=role
                 ),
                 load=shared.load,
-                threads=threads or threads_each(len(roles)),
+                threads=threads or (threads_each(count, cpus) if cpus else threads_each(len(roles))),
                 cpus=turn(dealt(cpus, count), at - roles.index(role)),
                 **_given(settings, shared),
             )

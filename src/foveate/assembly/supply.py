@@ -65,21 +65,23 @@ class EmbeddedSupply:
         config = msgspec.structs.replace(self._config, encoder=topology == "agg" or chosen.fallback == "local")
         if topology != "e-p-d":
             count = settings.engine.count
-            threads = settings.engine.threads or threads_each(count)
+            threads = settings.engine.threads or threads_each(count, settings.engine.cpus)
             cpus = dealt(settings.engine.cpus, count)
             return [self._place("pd", config, threads, turn(cpus, at)) for at in range(count)]
         each = threads_each(chosen.prefill + chosen.decode)
+        first_each = threads_each(chosen.prefill, chosen.prefill_cpus) if chosen.prefill_cpus else each
+        second_each = threads_each(chosen.decode, chosen.decode_cpus) if chosen.decode_cpus else each
         # Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
         first = msgspec.structs.replace(config, device=chosen.prefill_device or config.device)
         second = msgspec.structs.replace(config, device=chosen.decode_device or config.device, encoder=False)
         first_cpus, second_cpus = dealt(chosen.prefill_cpus, chosen.prefill), dealt(chosen.decode_cpus, chosen.decode)
         return [
             *(
-                self._place("p", first, chosen.prefill_threads or each, turn(first_cpus, at))
+                self._place("p", first, chosen.prefill_threads or first_each, turn(first_cpus, at))
                 for at in range(prefill or chosen.prefill)
             ),
             *(
-                self._place("d", second, chosen.decode_threads or each, turn(second_cpus, at))
+                self._place("d", second, chosen.decode_threads or second_each, turn(second_cpus, at))
                 for at in range(decode or chosen.decode)
             ),
         ]

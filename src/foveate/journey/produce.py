@@ -63,7 +63,7 @@ async def produce(
     if known is not None:
         known.tell(prepared)
     try:
-        with _blamed("vision_encode", before[-1].end if before else started, before):
+        with _blamed("vision_encode", before[-1].end if before else started, before, until_begun="encoder_queue"):
             lease, spans = await _encode(key, prepared, before, source, tools, deadline=deadline, started=started)
     finally:
         inputs.release()
@@ -74,12 +74,19 @@ async def produce(
 
 
 @contextmanager
-def _blamed(stage: Stage, started: float, before: Sequence[Span] = ()) -> Iterator[None]:
-    """Note on an error where the time went: the stages before, and the rest to the stage that failed."""
+def _blamed(
+    stage: Stage, started: float, before: Sequence[Span] = (), *, until_begun: Stage | None = None
+) -> Iterator[None]:
+    """Note on an error where the time went: the stages before, and the rest to the stage that failed.
+
+    ``until_begun`` has the rest unless an encoder failed the picture. As with one that is encoded in the end, all time before the batch
+    that does it is waiting: for an encoder that is not there, and at one that ended.
+    """
     try:
         yield
     except FoveateError as error:
-        error.spans = (*before, Span(stage, started, now()))
+        waited = until_begun is not None and not isinstance(error, EncodeFailed)
+        error.spans = (*before, Span(until_begun if waited and until_begun else stage, started, now()))
         raise
 
 

@@ -45,6 +45,19 @@ def _parse_device(value: object) -> object:
     return value
 
 
+def _parse_cpus(value: object) -> object:
+    """As :func:`parse_list`; ``4-7`` are all cores from the first to the second, as taskset and cpusets write it. Raises ValueError."""
+    cores: list[object] = []
+    for entry in parse_list(value):  # type: ignore[attr-defined]
+        text = str(entry).strip()
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ValueError(f"expected cores such as 0,1 or 4-7, not {text!r}")
+        cores += range(first, last + 1)
+    return cores
+
+
 def _parse_class(value: object) -> object:
     """Refuse what is no ``package.module:Class``. Raises ValueError."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value) is None:
@@ -57,7 +70,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 PictureFormat = Literal["jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"]
 Formats = Annotated[tuple[PictureFormat, ...], BeforeValidator(_parse_formats)]
 Ports = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
-Cpus = Annotated[tuple[int, ...], BeforeValidator(parse_list)]
+Cpus = Annotated[tuple[int, ...], BeforeValidator(_parse_cpus)]
 Device = Annotated[str, BeforeValidator(_parse_device)]
 ClassName = Annotated[str, BeforeValidator(_parse_class)]
 

@@ -11,7 +11,7 @@ class MediaSettings(Section):
     """Media workers, and how pictures are read. What a request's media may cost: multimodal_budget."""
 
     workers: int = setting(0, "Media worker processes; 0: one per core but one, at most 8.", low=0, high=256)
-    cpus: Cpus = setting((), "Cores that media workers may run on, comma-separated. Default: any.")
+    cpus: Cpus = setting((), "Cores that media workers may run on: 0,1 or 4-7. Default: any.")
     queue_depth_max: int = setting(
         512,
         "Pictures that may wait for a media worker before 429; of one tenant three quarters of them.",

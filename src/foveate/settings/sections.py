@@ -124,10 +124,11 @@ class EngineSettings(Section):
         "where they differ.",
     )
     cpus: Cpus = setting(
-        (), "Cores that engine processes run on, dealt out among them in turn, comma-separated. Default: any."
+        (), "Cores that engine processes run on, dealt out among them in turn: 0,1 or 4-7. Default: any."
     )
     threads: int = setting(
-        0, "Threads for numerical work in each engine process; 0: one per core but one, split between them.", low=0, high=1024,
+        0, "Threads for numerical work in each engine process; 0: its cores; without engine.cpus one per core but one, split between them.",
+        low=0, high=1024,
     )  # fmt: skip
 
 

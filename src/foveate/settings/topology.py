@@ -30,11 +30,12 @@ class TopologySettings(Section):
         None, "Where an encode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
     )
     encoder_threads: int = setting(
-        0, "Threads for numerical work in each encode worker; 0: the cores but one, shared out among them.", low=0,
-        high=1024,
+        0, "Threads for numerical work in each encode worker; 0: its cores; without topology.encoder_cpus the cores but one, shared out "
+        "among them.",
+        low=0, high=1024,
     )  # fmt: skip
     encoder_cpus: Cpus = setting(
-        (), "Cores that encode workers run on, dealt out among them in turn, comma-separated. Default: any."
+        (), "Cores that encode workers run on, dealt out among them in turn: 0,1 or 4-7. Default: any."
     )
     prefill: int = setting(1, "Prefill workers with e-p-d.", flag="--prefill-workers", low=1, high=64)
     decode: int = setting(1, "Token-decode workers with e-p-d.", flag="--decode-workers", low=1, high=64)
@@ -45,12 +46,13 @@ class TopologySettings(Section):
         None, "Where a token-decode worker's weights live: cpu, cuda or cuda:N. Default: model.device."
     )
     prefill_threads: int = setting(
-        0, "Threads for numerical work in each prefill worker; 0: the cores but one, shared out among prefill and decode workers.",
+        0, "Threads for numerical work in each prefill worker; 0: its cores; without topology.prefill_cpus the cores but one, shared out "
+        "among prefill and decode workers.",
         low=0, high=1024,
     )  # fmt: skip
     decode_threads: int = setting(0, "As topology.prefill_threads, of each token-decode worker.", low=0, high=1024)
     prefill_cpus: Cpus = setting(
-        (), "Cores that prefill workers run on, dealt out among them in turn, comma-separated. Default: any."
+        (), "Cores that prefill workers run on, dealt out among them in turn: 0,1 or 4-7. Default: any."
     )
     decode_cpus: Cpus = setting((), "As topology.prefill_cpus, of token-decode workers.")
     kv_bytes_max: Bytes = setting(

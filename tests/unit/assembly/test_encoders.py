@@ -10,6 +10,7 @@ from tests.unit.engines.played import FakeRuntime
 
 from foveate.assembly.encoders import (
     check_topology,
+    crowded,
     dealt,
     encoders_in_memory,
     encoders_of,
@@ -45,6 +46,10 @@ def test_workers_share_the_cores_but_one() -> None:
     assert threads_each(64) == 1
 
 
+def test_workers_with_cores_of_their_own_have_as_many_threads() -> None:
+    assert (threads_each(1, (2, 3, 4)), threads_each(2, (2, 3, 4)), threads_each(4, (2, 3))) == (3, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -70,10 +75,27 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(flags: dict[str, st
         ({"topology.encoders_max": "3", "topology.prefill": "2"}, ["encoders_max", "prefill"]),
         ({"topology.kind": "e-pd", "topology.encoders": "3", "topology.decode": "2"}, ["decode"]),
         ({"topology.kind": "e-p-d", "topology.encoders": "3", "topology.decode": "2"}, []),
+        ({"topology.kind": "e-pd", "topology.target_queue_ms": "50"}, ["target_queue_ms"]),
+        ({"topology.kind": "e-pd", "topology.target_queue_ms": "50", "topology.encoders_max": "2"}, []),
     ],
 )
 def test_numbers_of_processes_that_there_are_none_of_are_told(flags: dict[str, str], names: list[str]) -> None:
     assert [each.partition(" ")[0] for each in idle(load(flags))] == [f"topology.{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({}, []),
+        ({"engine.threads": "999"}, ["engine.threads"]),
+        ({"topology.encoder_threads": "999", "topology.prefill_threads": "999"}, []),
+        ({"topology.kind": "e-pd", "topology.encoder_threads": "2", "topology.encoder_cpus": "0"}, ["topology.encoder_threads"]),
+        ({"topology.kind": "e-p-d", "topology.prefill_threads": "999", "engine.threads": "999"}, ["topology.prefill_threads"]),
+        ({"runtime.kind": "ray", "engine.threads": "999"}, []),
+    ],
+)  # fmt: skip
+def test_more_threads_than_cores_are_told(flags: dict[str, str], names: list[str]) -> None:
+    assert [each.partition(" ")[0] for each in crowded(load(flags))] == names
 
 
 async def test_no_more_workers_are_started_than_this_machine_has_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,18 @@ def test_a_device_is_one_before_anything_is_loaded(key: str) -> None:
         load({key: value})
 
 
+@pytest.mark.parametrize(
+    "key", ["engine.cpus", "media.cpus", "topology.encoder_cpus", "topology.prefill_cpus", "topology.decode_cpus"]
+)
+def test_cores_are_numbers_and_ranges(key: str) -> None:
+    section, name = key.split(".")
+    for value, cores in (("0,2", (0, 2)), ("4-7", (4, 5, 6, 7)), ("0, 2-3", (0, 2, 3)), ("", ())):
+        assert getattr(getattr(load({key: value}), section), name) == cores
+    for value in ("-1", "3-1", "x", "1-", "0x1"):
+        with pytest.raises(StartupError, match=f"'{key}'.*expected cores such as 0,1 or 4-7, not '{value}'"):
+            load({key: value})
+
+
 def test_an_encoder_is_a_class_in_a_module() -> None:
     for value in ("nosuch", "a:b:c", "module:", ""):
         with pytest.raises(StartupError, match=f"flag --encoder.*expected package.module:Class, not '{value}'"):
