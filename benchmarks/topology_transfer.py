@@ -25,7 +25,7 @@ from foveate.core.media import ImageOptions, PreparedImage
 from foveate.encoders.messages import EncoderConfig
 from foveate.encoders.pool import EncoderPool
 from foveate.encoders.workers import PoolConfig
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 from foveate.models.preload import preload_modules
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime

@@ -14,7 +14,7 @@ from tests.blackbox.pictures import chat, user
 from tests.blackbox.replies import events
 from tests.blackbox.server import Server, environment
 
-from foveate.models.loading import resolve_model
+from foveate.models.files import resolve_model
 
 ROOT = Path(__file__).parents[2]
 PROMPTS, TOKENS = 4, 8

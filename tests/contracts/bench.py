@@ -26,7 +26,7 @@ from foveate.engines.process_client import ProcessEngine
 from foveate.engines.vllm.client import VllmEngine
 from foveate.engines.vllm.config import VllmConfig
 from foveate.engines.vllm.split import VllmSplit
-from foveate.models.loading import ModelFiles
+from foveate.models.files import ModelFiles
 from foveate.observe.load import Load
 from foveate.observe.records import Topology
 from foveate.runtime.local.runtime import LocalRuntime

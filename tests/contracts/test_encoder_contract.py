@@ -28,7 +28,7 @@ from foveate.encoders.messages import EncoderConfig
 from foveate.encoders.pool import EncoderPool
 from foveate.encoders.port import Encoder, Purpose
 from foveate.encoders.workers import PoolConfig
-from foveate.models.loading import ModelFiles
+from foveate.models.files import ModelFiles
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 from foveate.runtime.tensors import read_bundle, write_bundle

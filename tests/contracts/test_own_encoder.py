@@ -20,7 +20,7 @@ from foveate.assembly.checks import check
 from foveate.core.errors import CanaryRefused, EncodeFailed, ImageShapeRefused, StartupError, UnsupportedParameter
 from foveate.core.media import AS_VIEWERS_SHOW, ImageOptions, ProcessorOptions
 from foveate.journey.service import Journey
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 from foveate.models.own_encoder import load_own_processor, load_own_prompt_side, own_encoder, own_facts
 from foveate.models.own_source import source_of
 from foveate.settings import load

@@ -25,7 +25,7 @@ from foveate.core.errors import (
 from foveate.core.media import DataRef, EmbedsRef, NamedRef
 from foveate.core.request import Request
 from foveate.journey.service import Journey
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 from foveate.models.reference import reference
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]

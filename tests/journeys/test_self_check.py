@@ -28,7 +28,7 @@ from foveate.encoders.port import UNKNOWN, Encoder, Purpose
 from foveate.encoders.reference_port import ReferenceConfig, ReferenceProcess
 from foveate.journey.self_check import TOKENS, check_embeddings, compare
 from foveate.journey.serving import Serving
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 from foveate.models.preload import ALWAYS
 from foveate.observe.load import Load
 from foveate.observe.metrics import Metrics

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 
 PATCHES = "visual.patch_embed.proj.weight"
 """Convolution of a picture's patches: [width, colour channel, time, height, width]."""

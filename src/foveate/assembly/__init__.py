@@ -28,7 +28,7 @@ from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
 from foveate.journey.tools import Tools
-from foveate.models.loading import ModelFiles
+from foveate.models.files import ModelFiles
 from foveate.models.preload import preload_modules
 from foveate.observe.load import Load
 from foveate.observe.logging import get_logger

@@ -13,7 +13,7 @@ from foveate.encoders.messages import EncoderConfig
 from foveate.encoders.pool import EncoderPool
 from foveate.encoders.port import Encoder
 from foveate.encoders.workers import PoolConfig
-from foveate.models.loading import ModelFiles
+from foveate.models.files import ModelFiles
 from foveate.models.memory import check_memory
 from foveate.observe.load import Load
 from foveate.runtime.port import Runtime

@@ -24,7 +24,7 @@ from foveate.engines.vllm.config import CAUSAL_ON_CPU, PIXEL_FAMILIES, VllmConfi
 from foveate.engines.vllm.config import FAMILIES as VLLM_FAMILIES
 from foveate.engines.vllm.declared import check_arguments, check_parser
 from foveate.engines.vllm.split import VllmSplit
-from foveate.models.loading import ModelFiles
+from foveate.models.files import ModelFiles
 from foveate.observe.logging import get_logger
 from foveate.runtime.port import Runtime
 from foveate.settings import Settings

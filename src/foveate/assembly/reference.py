@@ -6,7 +6,7 @@ from foveate.assembly.engines import spare_cores
 from foveate.decisions.agreement import Comparison
 from foveate.encoders.reference_port import ReferenceConfig, ReferenceProcess
 from foveate.engines.port import Engine
-from foveate.models.loading import ModelFiles
+from foveate.models.files import ModelFiles
 from foveate.runtime.port import Runtime
 from foveate.settings import Settings
 

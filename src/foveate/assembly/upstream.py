@@ -28,7 +28,8 @@ from foveate.journey.serving import Serving
 from foveate.journey.text import TextWork
 from foveate.journey.tools import Tools
 from foveate.media.pool import MediaPool
-from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
+from foveate.models.files import ModelFiles, resolve_model
+from foveate.models.loading import load_prompt_side
 from foveate.models.port import PromptSide
 from foveate.models.preload import preload_modules
 from foveate.models.unknown import UnknownModel

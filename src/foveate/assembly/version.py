@@ -20,7 +20,8 @@ from foveate.journey.text import TextWork
 from foveate.journey.warm import warm
 from foveate.media.messages import WorkerConfig
 from foveate.media.pool import MediaPool, PoolConfig
-from foveate.models.loading import ModelFiles, load_prompt_side, resolve_model
+from foveate.models.files import ModelFiles, resolve_model
+from foveate.models.loading import load_prompt_side
 from foveate.models.memory import check_memory
 from foveate.models.own_encoder import load_own_prompt_side
 from foveate.models.own_source import source_of

@@ -15,7 +15,8 @@ from foveate.core.request import Sampling, TextPart, Turn
 from foveate.engines.embedded.client import EmbeddedEngine
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.engines.port import EngineWork
-from foveate.models.loading import load_prompt_side, resolve_model
+from foveate.models.files import resolve_model
+from foveate.models.loading import load_prompt_side
 from foveate.runtime.arena import Arena
 from foveate.runtime.local.runtime import LocalRuntime
 

@@ -13,7 +13,7 @@ import msgspec
 
 from foveate.bench.origin import fetching
 from foveate.bench.server import HOST, Running, free_port, running, started
-from foveate.models.loading import resolve_model
+from foveate.models.files import resolve_model
 
 PICTURE_PIXELS_MAX: Final = 200_704
 """A full-size picture costs a CPU's encoder half a second, beside which nothing else is visible."""

@@ -23,7 +23,7 @@ from foveate.core.errors import SettingsRefused
 from foveate.dashboard import routes as dashboard
 from foveate.journey.deferred import Deferred
 from foveate.journey.service import Journey
-from foveate.models.loading import DEMO_NAME
+from foveate.models.files import DEMO_NAME
 from foveate.observe.logging import configure, get_logger
 from foveate.settings import Settings
 

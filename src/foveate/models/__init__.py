@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foveate.models.families import supported_families
-    from foveate.models.loading import (
-        ModelFiles,
-        load_picture_processor,
-        load_prompt_side,
-        load_vision_and_language,
-        resolve_model,
-    )
+    from foveate.models.files import ModelFiles, resolve_model
+    from foveate.models.loading import load_picture_processor, load_prompt_side, load_vision_and_language
 
 __all__ = [
     "ModelFiles",
@@ -33,6 +28,10 @@ def __getattr__(name: str) -> Any:
         from foveate.models.families import supported_families
 
         return supported_families
+    if name in ("ModelFiles", "resolve_model"):
+        from foveate.models import files
+
+        return getattr(files, name)
     if name in __all__:
         from foveate.models import loading
 

@@ -1,122 +1,28 @@
-"""From a model's name to its four faces.
+"""From a model's files to its four faces.
 
-A name is nothing (the shipped demonstration model), a local directory or a hub id. Whatever is wrong with it raises
-StartupError with one sentence for the operator. Code from checkpoints is never run. Does not cover quantised weights or
-formats other than safetensors.
+Whatever is wrong with them raises StartupError with one sentence for the operator. Code from checkpoints is never run. Does not cover
+where the files are (:mod:`foveate.models.files`), quantised weights, or formats other than safetensors.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from foveate.core.errors import StartupError
 from foveate.core.media import AS_VIEWERS_SHOW, Appearance
-from foveate.models.families import Family, family_of, picture_token_id, supported_families, wrong_transformers
+from foveate.models.families import Family, family_of, picture_token_id, wrong_transformers
+from foveate.models.files import ModelFiles, read_config
 from foveate.models.memory import held_dtype, weight_bytes
 from foveate.models.port import LanguageModel, PictureProcessor, PromptSide, VisionTower
 from foveate.models.versions import encoder_version, is_language, processor_version, weight_files
 
-__all__ = [
-    "ModelFiles",
-    "load_picture_processor",
-    "load_prompt_side",
-    "load_vision_and_language",
-    "resolve_model",
-    "supported_families",
-]
-
-DEMO_NAME = "foveate-demo"
-DEMO_DIRECTORY = Path(__file__).parent / "demo"
-Dtype = Literal["auto", "float32", "bfloat16"]
-
-_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-_NAME_SHOWN_MAX = 200
-"""Characters; a hub id has 96 at most (huggingface_hub's validation)."""
 _PROCESSOR_INTERFACE = ("_process_images", "_merge_kwargs", "valid_processor_kwargs")
-
-
-class ModelFiles(msgspec.Struct, frozen=True):
-    """A model on this machine:
-
-    the name it is served under, its directory, its family (``model_type``, or ``pixtral``).
-    """
-
-    name: str
-    directory: str
-    family: str
-
-
-def resolve_model(name: str | None, *, revision: str | None = None) -> ModelFiles:
-    """Find a model's files; a hub id is downloaded, or taken from the local hub cache when offline.
-
-    Raises StartupError when there is no such model, when it is not one, or when its family is not supported.
-    """
-    if name is None:
-        directory, name = DEMO_DIRECTORY, DEMO_NAME
-    elif (found := _directory(name)) is not None:
-        directory = found
-    elif len(name) > _NAME_SHOWN_MAX:
-        raise StartupError(f"{name[:_NAME_SHOWN_MAX]!r}… is neither a directory nor a hub id like owner/model.")
-    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise StartupError(f"There is no directory {name}; give a local model directory or a hub id like owner/model.")
-    else:
-        directory = _download(name, revision)
-    return ModelFiles(name, str(directory), family_of(_read_config(directory, name), name).name)
-
-
-def _directory(name: str) -> Path | None:
-    try:
-        path = Path(name).expanduser()
-        return path.resolve() if path.is_dir() else None
-    except (OSError, RuntimeError):  # A name too long for any file; the home of nobody.
-        return None
-
-
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_HUB_FILES)))
-    except HFValidationError as error:
-        raise StartupError(f"{name!r} is neither a directory nor a hub id like owner/model.") from error
-    except GatedRepoError as error:
-        raise StartupError(f"The hub does not give out {name}: accept its licence there and set HF_TOKEN.") from error
-    except RevisionNotFoundError as error:
-        raise StartupError(f"The hub's model {name} has no revision {revision!r}.") from error
-    except RepositoryNotFoundError as error:
-        raise StartupError(
-            f"There is no model {name} on the hub and no directory of that name; check the spelling."
-        ) from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise StartupError(
-            f"The model {name} is not on this machine and the hub cannot be reached; "
-            "connect, unset HF_HUB_OFFLINE or give a directory.",
-            detail=str(error),
-        ) from error
-
-
-def _read_config(directory: Path, name: str) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = json.loads((directory / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise StartupError(
-            f"{name} is not a model: its config.json is missing or damaged.", detail=str(error)
-        ) from error
-    return config
 
 
 def load_prompt_side(
@@ -152,7 +58,7 @@ def load_processor(directory: str) -> tuple[Family, Any, Any]:
     """Return the family, transformers' processor and configuration. Raises StartupError."""
     from transformers import AutoConfig, AutoProcessor
 
-    family = family_of(_read_config(Path(directory), directory), directory)
+    family = family_of(read_config(Path(directory), directory), directory)
     with _foreign("processor", directory):
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         processor = AutoProcessor.from_pretrained(directory, local_files_only=True)
@@ -266,7 +172,7 @@ def _load(
     import torch
 
     report = progress or (lambda text: None)
-    family = family_of(_read_config(Path(directory), directory), directory)
+    family = family_of(read_config(Path(directory), directory), directory)
     if dtype not in ("auto", "float32", "bfloat16"):
         raise StartupError(f'"{dtype}" is not a dtype; choose auto, float32 or bfloat16.')
     if device != "cpu" and not device.startswith("cuda"):

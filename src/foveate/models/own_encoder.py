@@ -16,8 +16,9 @@ from foveate.core.errors import EncodeFailed, ImageShapeRefused, StartupError
 from foveate.core.media import Appearance, ImageOptions, ProcessorOptions
 from foveate.models.asked import Takes, wanted
 from foveate.models.families import Family, picture_token_id
+from foveate.models.files import ModelFiles
 from foveate.models.given import GivenPictures
-from foveate.models.loading import EncoderFacts, ModelFiles, VisionFacts, load_processor
+from foveate.models.loading import EncoderFacts, VisionFacts, load_processor
 from foveate.models.memory import held_dtype
 from foveate.models.own_source import check_source, find_class, hashes, source_of
 from foveate.models.port import ProcessedPicture, PromptSide, VisionTower, VisualEstimate

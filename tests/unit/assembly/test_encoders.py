@@ -21,7 +21,7 @@ from foveate.assembly.encoders import (
 from foveate.assembly.engines import engines_in_memory
 from foveate.core.errors import StartupError
 from foveate.models import memory
-from foveate.models.loading import resolve_model
+from foveate.models.files import resolve_model
 from foveate.observe.load import Load
 from foveate.settings import load
 

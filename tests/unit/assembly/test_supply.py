@@ -12,7 +12,7 @@ from foveate.assembly.supply import EmbeddedSupply, Shared
 from foveate.core.errors import StartupError
 from foveate.engines.embedded.messages import EmbeddedConfig
 from foveate.engines.embedded.places import Place
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 from foveate.observe.load import Load
 from foveate.observe.records import Topology
 from foveate.runtime.arena import Arena

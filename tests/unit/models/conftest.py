@@ -10,7 +10,7 @@ import pytest
 from tests.families import build_family
 from tests.unit.models.loaded import Loaded, load
 
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 
 
 @pytest.fixture(scope="session")

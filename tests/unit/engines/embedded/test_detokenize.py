@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from foveate.engines.embedded.detokenize import Vocabulary
-from foveate.models.loading import DEMO_DIRECTORY
+from foveate.models.files import DEMO_DIRECTORY
 
 TEXT = "Grüße, 世界! naïve café 🙂👩‍🚀 and 'quoted' text\n\tend"
 
