@@ -170,7 +170,7 @@ def _bind_encoders(metrics: Metrics, roll_out: RollOut) -> None:
     bind("restarts_total", lambda one: one.restarts)
     metrics.bind("foveate_encoder_workers", lambda: sum(pool.alive for pool in pools()))
     metrics.bind("foveate_encoder_workers_wanted", lambda: sum(pool.wanted for pool in pools()))
-    metrics.bind("foveate_encoder_local_pictures_total", lambda: sum(pool.local_pictures for pool in pools()))
+    metrics.bind("foveate_encoder_local_pictures_total", lambda: roll_out.local_pictures)
 
 
 def _bind_upstreams(metrics: Metrics, relay: Relay | None) -> None:

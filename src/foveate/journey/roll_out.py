@@ -27,6 +27,7 @@ class RollOut:
         """Those under way."""
         self._past_media_restarts = 0
         self._past_engine_restarts: Counter[str] = Counter()
+        self._past_local_pictures = 0
 
     @property
     def all(self) -> list[Serving]:
@@ -37,6 +38,12 @@ class RollOut:
         """Return how many encode workers a version is to have."""
         pool = self.stable.encoders
         return 0 if pool is None else pool.wanted
+
+    @property
+    def local_pictures(self) -> int:
+        """Pictures that engines' processes encoded because no worker could, those of versions that are gone included."""
+        pools = [serving.encoders for serving in self.all if serving.encoders is not None]
+        return self._past_local_pictures + sum(pool.local_pictures for pool in pools)
 
     @property
     def media_restarts(self) -> int:
@@ -69,6 +76,7 @@ class RollOut:
         await serving.stop()
         self._past_media_restarts += serving.media.restarts
         self._past_engine_restarts = _added(self._past_engine_restarts, [serving])
+        self._past_local_pictures += 0 if serving.encoders is None else serving.encoders.local_pictures
         if serving in self.retiring:
             self.retiring.remove(serving)
 

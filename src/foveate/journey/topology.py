@@ -70,7 +70,7 @@ class Topologies:
             encoders=self._roll_out.encode_workers(),
             waiting=sum(pool.waiting for pool in pools),
             local=any(pool.encodes_locally for pool in pools),
-            local_pictures=sum(pool.local_pictures for pool in pools),
+            local_pictures=self._roll_out.local_pictures,
             workers=tuple(report for pool in pools for report in pool.report()),
             encoders_max=0 if self._scaling is None else self._scaling.terms.workers_max,
             prefill=staying.count("p"),
