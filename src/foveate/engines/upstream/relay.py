@@ -1,4 +1,4 @@
-"""Passes requests on: choose a server, wait for a place, send, read the answer; before its first output, try another where one failed.
+"""Passes requests on: to a server that has a place (``places``), for its ``answer``; before its first output, to another where one failed.
 
 A request is sent again only while nothing of an answer has come. What was refused because a server has too much to do, or cannot be
 reached, goes to any other; what a server failed on goes to one other only, so that a request that kills servers does not kill them all.
@@ -7,19 +7,16 @@ reached, goes to any other; what a server failed on goes to one other only, so t
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
-import aiohttp
 import msgspec
 
 from foveate.core.clock import now
 from foveate.core.errors import (
     FoveateError,
     MediaNotHeld,
-    QueueFull,
     StartupError,
     UpstreamBusy,
     UpstreamFailed,
@@ -29,45 +26,22 @@ from foveate.core.errors import (
     UpstreamUnusable,
 )
 from foveate.core.stages import Span
-from foveate.decisions.routing import pick
-from foveate.engines.affinity import Link
-from foveate.engines.port import RelayEvent, RelayOutcome, RelayReport, RelayUsage, RelayWork
+from foveate.engines.port import RelayEvent, RelayOutcome, RelayReport, RelayWork
 from foveate.engines.upstream import http
 from foveate.engines.upstream.affinity import chain
+from foveate.engines.upstream.answer import answer
 from foveate.engines.upstream.body import Body, Filling
 from foveate.engines.upstream.config import RelayConfig
-from foveate.engines.upstream.frames import DONE, Read, Splitter, framed, read
 from foveate.engines.upstream.health import Watch
 from foveate.engines.upstream.http import Gone, Stale, UpstreamHttp
+from foveate.engines.upstream.places import Asking, Places
 from foveate.engines.upstream.server import Server
 from foveate.engines.upstream.store import EmbeddingStore
 from foveate.runtime.arena import Arena
 
-PATHS: Final = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
 FAILURES_MAX: Final = 2
 """Servers that may fail on one request before it is given up."""
 Say = Callable[[str], None]
-
-
-class _Asking(msgspec.Struct):
-    """One request on its way through the servers: what it weighs, who has been asked, what went wrong last."""
-
-    work: RelayWork
-    links: tuple[Link, ...]
-    demand: float
-    asked_at: float
-    sent_at: float = 0.0
-    begun: bool = False
-    stored: bool | None = None
-    failures: int = 0
-    stale: set[str] = msgspec.field(default_factory=set)
-    tried: set[str] = msgspec.field(default_factory=set)
-    error: FoveateError | None = None
-
-    @property
-    def named(self) -> bool:
-        """Whether any of its media can only be named."""
-        return any(not one.slots and one.url is None and one.embeddings is None for one in self.work.media)
 
 
 class UpstreamRelay:
@@ -78,8 +52,7 @@ class UpstreamRelay:
         self.servers = tuple(Server(one, config) for one in config.servers)
         self._arena = arena
         self._say = say
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._turn = 0
+        self._places = Places(self.servers, config)
         self._http: UpstreamHttp | None = None
         self._watch: Watch | None = None
         self._store = EmbeddingStore(config.store, arena, bytes_max=config.store_bytes_max) if config.store else None
@@ -97,7 +70,7 @@ class UpstreamRelay:
     @property
     def waiting(self) -> int:
         """Requests that wait for a place."""
-        return len(self._waiting)
+        return self._places.waiting
 
     def context_tokens_max(self, model: str) -> int:
         """The smallest context that a server states for the model; 0: none does."""
@@ -123,7 +96,7 @@ class UpstreamRelay:
         for server in self.servers:
             if server.config.name == name:
                 server.draining = draining
-                self._wake()
+                self._places.wake()
                 return server.report(now())
         raise UpstreamUnknown
 
@@ -132,7 +105,7 @@ class UpstreamRelay:
         for server in self.servers:
             if server.config.name == name:
                 server.compared("", now())
-                self._wake()
+                self._places.wake()
 
     def hold_to(self, check: Callable[[str, str], Awaitable[str]]) -> None:
         """See the port."""
@@ -145,7 +118,7 @@ class UpstreamRelay:
         if self._store is not None:
             self._store.open()
         self._http = UpstreamHttp(user_agent=config.user_agent, connect_seconds=config.connect_seconds)
-        self._watch = Watch(self.servers, self._http, config, say=self._say, changed=self._wake)
+        self._watch = Watch(self.servers, self._http, config, say=self._say, changed=self._places.wake)
         self._watch.start()
         try:
             async with asyncio.timeout(config.start_seconds_max):
@@ -166,12 +139,12 @@ class UpstreamRelay:
     async def forward(self, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
         """See the port."""
         links = chain(work)
-        asking = _Asking(work, links, work.text_tokens + sum(one.tokens for one in work.media), now())
+        asking = Asking(work, links, work.text_tokens + sum(one.tokens for one in work.media), now())
         async with AsyncExitStack() as held:
             if self._store is not None:
                 asking.stored = await held.enter_async_context(self._store.holding(work.media))
             while not asking.begun:
-                server = await self._place(asking)
+                server = await self._places.take(asking)
                 asking.sent_at = asking.sent_at or now()
                 async with aclosing(self._ask(server, asking)) as events:
                     async for event in events:
@@ -180,55 +153,7 @@ class UpstreamRelay:
                             await held.aclose()  # prefilled: the server has read what was stored
                         yield event
 
-    async def _place(self, asking: _Asking) -> Server:
-        """Choose a server, waiting for a place while all are full."""
-        while True:
-            server = self._choose(asking)
-            if server is not None:
-                server.began(asking.demand, asking.links)
-                return server
-            if len(self._waiting) >= self.config.waiting_max:
-                raise QueueFull(detail=f"{len(self._waiting)} requests wait for a place at an upstream")
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            finally:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
-
-    def _choose(self, asking: _Asking) -> Server | None:
-        """Return the server to ask, None where all are full. Raises what went wrong where there is none to ask."""
-        at, work = now(), asking.work
-        able = [
-            server
-            for server in self.servers
-            if server.config.name not in asking.tried
-            and work.only in ("", server.config.name)
-            and server.may_be_asked(work.model, at, alone=bool(work.only))
-        ]
-        if asking.named:
-            able = [server for server in able if server.holds(one for one in work.media if not one.slots)]
-            if not able and asking.error is None:
-                raise MediaNotHeld
-        if not able:
-            raise asking.error or self._nobody(work.model)
-        self._turn += 1
-        chosen = pick(
-            [server.candidate(asking.links, at) for server in able],
-            asking.demand,
-            bound=self.config.affinity_bound,
-            turn=self._turn,
-        )
-        return None if chosen is None else able[chosen]
-
-    def _nobody(self, model: str) -> FoveateError:
-        up = [server for server in self.servers if server.usable and model in server.models and not server.draining]
-        if up:
-            return UpstreamBusy(detail="every upstream said so just now", retry_after_seconds=1.0)
-        return UpstreamUnavailable(detail="none is up", retry_after_seconds=1.0)
-
-    async def _ask(self, server: Server, asking: _Asking) -> AsyncGenerator[RelayEvent, None]:
+    async def _ask(self, server: Server, asking: Asking) -> AsyncGenerator[RelayEvent, None]:
         """Ask one server that has a place. Ends without an event where another may be asked; raises what is final."""
         work = asking.work
         outcome: RelayOutcome = "cancelled"
@@ -236,11 +161,12 @@ class UpstreamRelay:
             body = Body(work, self._filling(server, asking), self._arena)
         except FoveateError:
             server.left(asking.demand, prefilled=False, outcome="failed")
-            self._wake()
+            self._places.wake()
             raise
         try:
-            async with aclosing(self._answer(server, body, work)) as answer:
-                async for found in answer:
+            assert self._http is not None, "the relay was started"
+            async with aclosing(answer(self._http, server, body, work)) as events:
+                async for found in events:
                     if not asking.begun:
                         server.prefilled(asking.demand)
                         found = msgspec.structs.replace(found, spans=_spans(asking), server=server.config.name)
@@ -272,35 +198,19 @@ class UpstreamRelay:
         finally:
             body.close()
             server.left(asking.demand, prefilled=asking.begun, outcome=outcome)
-            self._wake()
+            self._places.wake()
 
-    def _filling(self, server: Server, asking: _Asking) -> Filling:
+    def _filling(self, server: Server, asking: Asking) -> Filling:
         mode, model = server.config.mode, server.models[asking.work.model]
         return Filling(model, mode, server.takes_uuids, server.held, stored=asking.stored)
 
-    async def _answer(self, server: Server, body: Body, work: RelayWork) -> AsyncGenerator[RelayEvent, None]:
-        """Send the request and yield its answer, beginning with its first output."""
-        assert self._http is not None, "the relay was started"
-        async with self._http.post(server.config, PATHS[work.kind], body, work) as response:
-            if response.status != 200:
-                raise await http.refusal(response, server.config)
-            if not work.stream:
-                found = read(await http.whole(response, server.config), work)
-                if found.error is not None:
-                    raise http.told(502, found.error, server.config.name)
-                yield RelayEvent(found.data, usage=found.usage or RelayUsage(), last=True)
-                return
-            async with aclosing(_events(response, server, work)) as events:
-                async for event in events:
-                    yield event
-
-    def _lacking(self, server: Server, asking: _Asking, error: UpstreamRefused) -> None:
+    def _lacking(self, server: Server, asking: Asking, error: UpstreamRefused) -> None:
         """What was only named may be gone there: send it again, whole. Raises MediaNotHeld where only the client could."""
         server.lacks(asking.work.media)
         if asking.named:
             raise MediaNotHeld from error
 
-    def _not_found(self, server: Server, asking: _Asking) -> None:
+    def _not_found(self, server: Server, asking: Asking) -> None:
         """What was stored may be gone, or of no use to this server: send it with the request."""
         assert self._store is not None
         server.lacks(asking.work.media)
@@ -309,7 +219,7 @@ class UpstreamRelay:
         self._store.forget(asking.work.media)
         asking.stored = False
 
-    def _note(self, server: Server, asking: _Asking, error: FoveateError, *, gone: bool = False) -> None:
+    def _note(self, server: Server, asking: Asking, error: FoveateError, *, gone: bool = False) -> None:
         """Take note of a failed attempt; raise ``error`` where no other server would help."""
         self._fails(server, error, gone=gone)
         asking.tried.add(server.config.name)
@@ -328,52 +238,8 @@ class UpstreamRelay:
         ):
             self._say(f"upstream {server.config.name} is left out: {error.detail}")
 
-    def _wake(self) -> None:
-        """Have those who wait for a place look again, in the order they came."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
 
-
-async def _events(
-    response: aiohttp.ClientResponse, server: Server, work: RelayWork
-) -> AsyncGenerator[RelayEvent, None]:
-    """Yield a stream's events, held back until the first with output. Raises UpstreamFailed when it ends too early."""
-    splitter = Splitter()
-    held: list[Read] = []
-    usage: RelayUsage | None = None
-    begun = False
-    async with aclosing(http.pieces(response, server.config)) as pieces:
-        async for data in pieces:
-            payloads = splitter.feed(data)
-            found = [read(payload, work) for payload in payloads if payload != DONE]
-            for one in found:
-                usage = one.usage or usage
-                if one.error is not None:
-                    raise http.told(502, one.error, server.config.name)
-            held += found
-            begun = begun or any(one.begins for one in found)
-            done = DONE in payloads
-            if done:
-                await http.ended(response)
-                yield RelayEvent(_joined(held), _outputs(held), usage=usage or RelayUsage(), last=True)
-                return
-            if begun and held:
-                yield RelayEvent(_joined(held), _outputs(held))
-                held = []
-    raise UpstreamFailed(detail=f"{server.config.name}: its stream ended without [DONE]")
-
-
-def _joined(found: list[Read]) -> bytes:
-    return b"".join(framed(one.data) for one in found if one.data)
-
-
-def _outputs(found: list[Read]) -> tuple[int, ...]:
-    return tuple(choice for one in found for choice in one.outputs)
-
-
-def _spans(asking: _Asking) -> tuple[Span, ...]:
+def _spans(asking: Asking) -> tuple[Span, ...]:
     return (Span("llm_queue", asking.asked_at, asking.sent_at), Span("upstream", asking.sent_at, now()))
 
 
