@@ -1,5 +1,6 @@
-"""The fetcher against real sockets on 127.0.0.1: where it connects, what it sends, and what it makes of every kind of
-origin.
+"""The fetcher against real sockets on 127.0.0.1: what it sends, what it takes of odd origins, how many at once, and what it never tells.
+
+Where it connects, what it tries again, its time limits and encodings have files of their own.
 """
 
 from __future__ import annotations
@@ -7,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
-from pathlib import Path
 
 import pytest
 from blake3 import blake3
@@ -24,7 +23,6 @@ from tests.unit.media.sites import (
     get,
     redirecting,
     refused,
-    server_tls,
     silent,
 )
 
@@ -34,14 +32,8 @@ from foveate.core.errors import (
     FoveateError,
     MediaTooLarge,
     QueueFull,
-    UrlInvalid,
-    UrlRefused,
 )
 from foveate.media.fetch import FetchLimits
-from foveate.media.transport import Progress
-
-# --------------------------------------------------------------------------------------------------------------- plain
-# fetches
 
 
 async def test_streams_the_body_into_the_sink_and_hashes_it() -> None:
@@ -86,239 +78,6 @@ async def test_ignores_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     async with Site(answering()) as site:
         assert (await get(site)).size == len(BODY)
-
-
-async def test_reuses_a_connection_to_the_same_checked_address_only() -> None:
-    names = Names(img_test=[["127.0.0.1"]], other_test=[["127.0.0.1"], ["127.0.0.2"]])
-    async with Site(answering()) as site:
-        site.keep_open = True
-        async with fetcher_for(site, names=names) as fetcher:
-            for _ in range(3):
-                await fetcher.fetch(site.url(host="img.test"), Buffer())
-            assert site.connections == 1
-            await fetcher.fetch(site.url(host="other.test"), Buffer())
-            # The name now has another address, where nobody listens: the open connection to the first must not be
-            # used for it.
-            with pytest.raises(FetchFailed):
-                await fetcher.fetch(site.url(host="other.test"), Buffer())
-
-
-# -------------------------------------------------------------------------------------------------------- where it may
-# connect
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "localhost", "[::1]", "2130706433"])
-async def test_connects_nowhere_when_the_address_is_refused(host: str) -> None:
-    async with Site(answering()) as site, fetcher_for(site, private_networks=[]) as fetcher:
-        with pytest.raises((UrlRefused, UrlInvalid)):
-            await fetcher.fetch(site.url(host=host), Buffer())
-    assert site.connections == 0
-
-
-async def test_any_refused_answer_refuses_the_name() -> None:
-    names = Names(evil_test=[["93.184.216.34", "127.0.0.1"]])
-    async with Site(answering()) as site, fetcher_for(site, names=names, private_networks=[]) as fetcher:
-        with pytest.raises(UrlRefused) as caught:
-            await fetcher.fetch(site.url(host="evil.test"), Buffer())
-    assert "loopback" in caught.value.public
-    assert "127.0.0.1" not in caught.value.public
-    assert site.connections == 0
-
-
-async def test_resolves_once_and_connects_to_the_checked_address() -> None:
-    names = Names(rebind_test=[["127.0.0.1"], ["10.0.0.1"]])
-    async with Site(answering()) as site, fetcher_for(site, names=names) as fetcher:
-        await fetcher.fetch(site.url(host="Rebind.test."), Buffer())
-        assert names.asked == ["rebind.test"]
-        assert f"Host: rebind.test:{site.port}\r\n" in site.heads[0]
-        with pytest.raises(UrlRefused):
-            await fetcher.fetch(site.url(host="rebind.test"), Buffer())
-    assert len(site.heads) == 1
-
-
-async def test_tries_the_next_checked_address_when_one_does_not_answer() -> None:
-    names = Names(two_test=[["127.0.0.9", "127.0.0.1"]])
-    async with Site(answering()) as site, fetcher_for(site, names=names) as fetcher:
-        assert (await fetcher.fetch(site.url(host="two.test"), Buffer())).size == len(BODY)
-
-
-async def test_the_system_resolver_is_judged_too() -> None:
-    async with Site(answering()) as site, fetcher_for(site) as fetcher:
-        assert (await fetcher.fetch(site.url(host="localhost"), Buffer())).size == len(BODY)
-
-
-async def test_an_unknown_name_is_a_failed_fetch() -> None:
-    async with Site(answering()) as site, fetcher_for(site, names=Names()) as fetcher:
-        with pytest.raises(FetchFailed) as caught:
-            await fetcher.fetch(site.url(host="gone.test"), Buffer())
-    assert "resolved" in caught.value.public
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# redirects
-
-
-@pytest.mark.parametrize(
-    "location", ["/img/b.png", "b.png", "//127.0.0.1:PORT/b.png", "http://127.0.0.1:PORT/b%27?x=%2F#f"]
-)
-async def test_follows_ordinary_redirects(location: str) -> None:
-    async with Site(redirecting(location)) as site:
-        fetched = await get(site)
-    assert (fetched.size, fetched.redirects) == (len(BODY), 1)
-    assert len(site.heads) == 2
-
-
-async def test_a_redirect_target_keeps_its_bytes() -> None:
-    async with Site(redirecting("/b%27b?s=a%2Fb%2Bc")) as site:
-        await get(site)
-    assert site.heads[1].startswith("GET /b%27b?s=a%2Fb%2Bc HTTP/1.1\r\n")
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "http://10.0.0.1:PORT/x",
-        "http://[::ffff:10.0.0.1]:PORT/x",
-        "//169.254.169.254:PORT/latest",
-        "file:///etc/passwd",
-        "http://127.0.0.1:22/",
-        "http://2130706433:PORT/",
-        "http://u@127.0.0.1:PORT/",
-    ],
-)
-async def test_every_hop_passes_the_whole_policy(location: str) -> None:
-    async with Site(redirecting("/one", "/two", location)) as site:
-        with pytest.raises((UrlRefused, UrlInvalid)):
-            await get(site)
-    assert len(site.heads) == 3
-
-
-async def test_redirects_end() -> None:
-    async with Site(redirecting(*[f"/{step}" for step in range(20)])) as site:
-        error = await refused(site, FetchRejected, redirects_max=4)
-        assert "redirects" in error.public
-        assert (error.limit_name, error.limit, error.actual) == ("max_redirects", 4, 5)
-        assert len(site.heads) == 5
-    async with Site(redirecting("/b", "/a.png", "/b")) as site:
-        error = await refused(site, FetchRejected)
-        assert "circle" in error.public
-        assert error.limit_name is None
-        assert len(site.heads) == 2
-
-
-# ----------------------------------------------------------------------------------------------------------------- bad
-# origins
-
-
-@pytest.mark.parametrize(
-    "status", ["404 Not Found", "403 Forbidden", "410 Gone", "400 Bad Request", "300 Multiple Choices"]
-)
-async def test_a_refusing_origin_is_asked_once_and_quoted(status: str) -> None:
-    async with Site(answering(b"secret page", status)) as site:
-        error = await refused(site, FetchRejected)
-    assert status[:3] in error.public
-    assert "secret" not in error.public
-    assert len(site.heads) == 1
-    assert ("User-Agent" in error.public) == status.startswith("403")
-
-
-@pytest.mark.parametrize(("status", "times"), [("500 Oh", 2), ("503 Busy", 2), ("429 Slow down", 1), ("408 Late", 1)])
-async def test_a_failing_origin_is_tried_again_once_when_that_can_help(status: str, times: int) -> None:
-    async with Site(answering(b"x", status)) as site:
-        error = await refused(site, FetchFailed)
-    assert status[:3] in error.public
-    assert len(site.heads) == times
-
-
-async def test_a_broken_transfer_starts_again() -> None:
-    async def answer(site: Site, target: str, writer: asyncio.StreamWriter) -> None:
-        half = answering(BODY[: len(BODY) // 2], length=str(len(BODY)))
-        await (half if len(site.heads) == 1 else answering())(site, target, writer)
-
-    async with Site(answer) as site:
-        sink = Buffer()
-        assert (await get(site, sink=sink)).digest == blake3(BODY).hexdigest()
-    assert bytes(sink.data) == BODY
-    assert sink.resets == 1
-
-
-async def test_an_origin_that_always_breaks_is_asked_twice() -> None:
-    async with Site(answering(b"", "200 OK", length="500")) as site:
-        await refused(site, FetchFailed)
-    assert len(site.heads) == 2
-
-
-class Dropping:
-    """Answers the first requests of each connection, and drops it at the one after: an origin, or what stands before it, that does not
-    keep what it left open.
-    """
-
-    def __init__(self, answered: int) -> None:
-        self._answered = answered
-        self._seen: dict[asyncio.StreamWriter, int] = {}
-
-    async def __call__(self, site: Site, target: str, writer: asyncio.StreamWriter) -> None:
-        self._seen[writer] = self._seen.get(writer, 0) + 1
-        if self._seen[writer] > self._answered:
-            raise ConnectionResetError
-        await answering()(site, target, writer)
-
-
-async def test_a_kept_connection_that_is_dropped_costs_one_more_request_on_a_new_one() -> None:
-    async with Site(Dropping(1)) as site:
-        site.keep_open = True
-        async with fetcher_for(site) as fetcher:
-            # Two connections are left open, so that a retry over a kept one would meet the second and fail.
-            await asyncio.gather(*(fetcher.fetch(site.url(), Buffer()) for _ in range(2)))
-            assert (len(site.heads), site.connections) == (2, 2)
-            progress = Progress()
-            sink = Buffer()
-            await fetcher.fetch(site.url(), sink, progress=progress)
-    assert bytes(sink.data) == BODY
-    assert (len(site.heads), site.connections) == (4, 3)
-    assert progress.retries == 1
-
-
-async def test_an_origin_that_drops_kept_and_new_connections_is_asked_twice_and_no_more() -> None:
-    """The HTTP client would send a third GET by itself: a signed or counted URL is used up by it, and nobody would know."""
-    answers = [answering()]
-
-    async def answer(site: Site, target: str, writer: asyncio.StreamWriter) -> None:
-        if not answers:
-            raise ConnectionResetError
-        await answers.pop()(site, target, writer)
-
-    async with Site(answer) as site:
-        site.keep_open = True
-        async with fetcher_for(site) as fetcher:
-            await fetcher.fetch(site.url(), Buffer())
-            progress = Progress()
-            with pytest.raises(FetchFailed):
-                await fetcher.fetch(site.url(), Buffer(), progress=progress)
-    assert len(site.heads) == 1 + 2
-    assert progress.retries == 1
-
-
-async def test_dropping_kept_connections_makes_no_host_dead() -> None:
-    async with Site(Dropping(1)) as site:
-        site.keep_open = True
-        async with fetcher_for(site, limits=FetchLimits(dead_host_failures=1, dead_host_seconds=0.2)) as fetcher:
-            for _ in range(2):
-                await fetcher.fetch(site.url(), Buffer())
-                await asyncio.sleep(0.3)  # what it answered so long ago speaks for it no more
-    assert len(site.heads) == 3
-
-
-async def test_how_far_a_fetch_came_is_told_where_it_fails() -> None:
-    async def answer(site: Site, target: str, writer: asyncio.StreamWriter) -> None:
-        await (redirecting("/a", "/b") if len(site.heads) < 3 else answering(b"no", "404 Gone"))(site, target, writer)
-
-    async with Site(answer) as site, fetcher_for(site) as fetcher:
-        site.keep_open = True
-        progress = Progress()
-        with pytest.raises(FetchRejected):
-            await fetcher.fetch(site.url(), Buffer(), progress=progress)
-    assert (progress.redirects, progress.retries) == (2, 0)
 
 
 async def test_nobody_listening() -> None:
@@ -378,10 +137,6 @@ async def test_bytes_behind_the_announced_length_are_never_taken() -> None:
         with contextlib.suppress(FetchFailed):
             assert (await get(site, sink=sink)).size == 10
     assert bytes(sink.data) in (b"", BODY[:10])
-
-
-# --------------------------------------------------------------------------------------------------------------- time,
-# places, logs
 
 
 async def test_transfers_are_bounded_altogether_and_a_host() -> None:
@@ -485,39 +240,3 @@ async def test_neither_is_the_url_of_an_origin_that_cannot_be_reached(caplog: py
             for text in (caplog.text, caught.value.public, caught.value.detail):
                 assert "SECRET" not in text
     assert "trying once more" in caplog.text
-
-
-# ----------------------------------------------------------------------------------------------------------------- TLS
-
-
-async def test_tls_is_checked_against_the_name_not_the_address(certificate: Path) -> None:
-    names = Names(img_test=[["127.0.0.1"]], other_test=[["127.0.0.1"]])
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    async with (
-        Site(answering(), server_tls(certificate)) as site,
-        fetcher_for(site, names=names, tls=trusting) as fetcher,
-    ):
-        assert (await fetcher.fetch(site.url(host="img.test"), Buffer())).size == len(BODY)
-        assert site.server_names == ["img.test"]
-        with pytest.raises(FetchFailed) as caught:
-            await fetcher.fetch(site.url(host="other.test"), Buffer())
-        assert "TLS" in caught.value.public
-    assert len(site.heads) == 1
-
-
-async def test_an_untrusted_certificate_is_refused(certificate: Path) -> None:
-    names = Names(img_test=[["127.0.0.1"]])
-    async with Site(answering(), server_tls(certificate)) as site, fetcher_for(site, names=names) as fetcher:
-        with pytest.raises(FetchFailed):
-            await fetcher.fetch(site.url(host="img.test"), Buffer())
-    assert not site.heads
-
-
-async def test_https_never_falls_back_to_http(certificate: Path) -> None:
-    names = Names(img_test=[["127.0.0.1"]])
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    site = Site(redirecting("http://img.test:PORT/x"), server_tls(certificate))
-    async with site, fetcher_for(names=names, tls=trusting, ports=range(1024, 65536)) as fetcher:
-        with pytest.raises(UrlRefused) as caught:
-            await fetcher.fetch(site.url(host="img.test"), Buffer())
-    assert "downgrade" in caught.value.public
