@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageFile, ImageOps
-from tests.unit.media.test_image import encoded, png_of, smooth
+from tests.unit.media.pictures import encoded, png_of, smooth
 
 from foveate.core.errors import MediaUndecodable
 from foveate.core.media import Appearance

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from tests.unit.media.test_image import encoded, smooth
+from tests.unit.media.pictures import encoded, smooth
 
 from foveate.core.errors import MediaUndecodable
 from foveate.core.media import Appearance

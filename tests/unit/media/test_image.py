@@ -1,5 +1,5 @@
-"""Pictures come out as people see them, whatever their encoding; damaged ones are refused in fixed words. Field cases
-48 to 66.
+"""Pictures of every format come out upright and as Pillow shows them; damaged and costly ones are refused in fixed words. Field cases 48
+and 62. What sample values mean is tested in ``test_samples``.
 """
 
 from __future__ import annotations
@@ -7,64 +7,20 @@ from __future__ import annotations
 import io
 import re
 import struct
-import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile
 from tests.unit.media import bombs
+from tests.unit.media.pictures import by_pillow, case, encoded, near, pixels_of, smooth
 
 from foveate.core.errors import MediaCostly, MediaUndecodable, MediaUnsupported
 from foveate.core.media import ImageHeader
 from foveate.media.headers.jpeg import scans
 from foveate.media.image import Scratch, scans_allowed, to_pixels
 from foveate.media.probe import IMAGE_FORMATS, probe
-
-CASES = Path("tests/data/cases")
-PILLOW_NAMES = {name: name.upper() for name in IMAGE_FORMATS}
-LOSSLESS = {"webp": {"lossless": True}, "avif": {"quality": 100, "subsampling": "4:4:4"}}
-
-
-def smooth(width: int = 61, height: int = 37) -> np.ndarray:
-    y, x = np.mgrid[0:height, 0:width]
-    planes = [x * 255 // max(width - 1, 1), y * 255 // max(height - 1, 1), (x + y) % 256]
-    return np.stack(planes, -1).astype(np.uint8)
-
-
-def encoded(image: Image.Image, name: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, PILLOW_NAMES[name], **{**LOSSLESS.get(name, {}), **options})
-    return buffer.getvalue()
-
-
-def pixels_of(data: bytes) -> np.ndarray:
-    view = memoryview(data)
-    header = probe(view)
-    pixels = to_pixels(view, header)
-    assert pixels.dtype == np.uint8
-    assert pixels.shape == (header.height, header.width, 3)
-    assert pixels.flags.c_contiguous
-    assert pixels.flags.writeable
-    return pixels
-
-
-def case(name: str) -> np.ndarray:
-    return pixels_of((CASES / name).read_bytes())
-
-
-def by_pillow(data: bytes) -> np.ndarray:
-    return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
-
-
-def near(actual: np.ndarray, expected: object, tolerance: int) -> bool:
-    return bool(np.abs(actual.astype(int) - np.asarray(expected, dtype=int)).max() <= tolerance)
-
-
-# --------------------------------------------------------------------------------------------------------- equal to
-# Pillow
 
 
 @pytest.mark.parametrize("name", IMAGE_FORMATS)
@@ -95,10 +51,6 @@ def test_grey_cmyk_and_ycck_jpeg_are_bit_equal_to_pillow() -> None:
     assert np.array_equal(pixels_of(ycck), by_pillow(ycck))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# orientation
-
-
 @pytest.mark.parametrize("name", ["jpeg", "png", "webp", "tiff", "avif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_pictures_come_out_upright(name: str, orientation: int) -> None:
@@ -116,52 +68,6 @@ def test_field_case_of_a_sideways_phone_picture() -> None:
     assert top[0] - top[2] > bottom[0] - bottom[2]
 
 
-# -----------------------------------------------------------------------------------------------------------
-# transparency
-
-
-def test_field_cases_of_transparency_are_white() -> None:
-    assert (case("case050_LA_transparent_black.png") == 255).all()
-    assert (case("case050_P_red_index0_transparent.png") == 255).all()
-
-
-@pytest.mark.parametrize("name", ["png", "webp", "tiff", "avif"])
-def test_half_transparent_goes_half_to_white(name: str) -> None:
-    image = Image.new("RGBA", (16, 16), (200, 0, 0, 128))
-    assert near(pixels_of(encoded(image, name)), (227, 127, 127), 3 if name == "avif" else 1)
-
-
-def test_colour_keys_are_transparent() -> None:
-    colour = smooth(16, 16)
-    colour[0, 0] = (10, 20, 30)
-    pixels = pixels_of(encoded(Image.fromarray(colour), "png", transparency=(10, 20, 30)))
-    assert pixels[0, 0].tolist() == [255, 255, 255]
-    assert np.array_equal(pixels[1:], colour[1:])
-    grey = np.full((4, 4), 7, np.uint8)
-    grey[0, 0] = 9
-    pixels = pixels_of(encoded(Image.fromarray(grey), "png", transparency=7))
-    assert pixels[0, 0].tolist() == [9, 9, 9]
-    assert (pixels[1:] == 255).all()
-
-
-def test_palette_with_graded_transparency() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([255, 0, 0, 0, 0, 255])
-    image.putdata([0, 1])
-    assert pixels_of(encoded(image, "png", transparency=bytes([0, 255]))).tolist() == [[[255, 255, 255], [0, 0, 255]]]
-
-
-def test_gif_gives_its_first_frame_over_white() -> None:
-    first = Image.new("P", (8, 8), 1)
-    first.putpalette([0, 0, 0, 0, 200, 0])
-    first.paste(0, (0, 0, 4, 8))
-    second = Image.new("P", (8, 8), 0)
-    second.putpalette([9, 9, 9])
-    pixels = pixels_of(encoded(first, "gif", save_all=True, append_images=[second], transparency=0))
-    assert (pixels[:, :4] == 255).all()
-    assert (pixels[:, 4:] == (0, 200, 0)).all()
-
-
 @pytest.mark.parametrize("frames", [1, 3])
 def test_animated_webp_gives_its_first_frame(frames: int) -> None:
     images = [Image.new("RGB", (20, 10), (40 * index, 200, 90)) for index in range(frames)]
@@ -174,125 +80,6 @@ def test_animated_webp_gives_its_first_frame(frames: int) -> None:
         chunks += b"ANIM" + struct.pack("<I", 6) + bytes(6) + b"ANMF" + struct.pack("<I", len(anmf)) + anmf
         data = b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WEBP" + chunks
     assert near(pixels_of(data), (0, 200, 90), 2)
-
-
-# ------------------------------------------------------------------------------------------------- sample types and
-# modes
-
-
-def test_field_cases_of_unusual_modes() -> None:
-    assert near(case("case051_L_224.jpg"), 128, 1)
-    assert near(case("case052_adobe_cyan_16x16.jpg"), (0, 255, 255), 3)
-    ramp = case("case053_ramp16.png")
-    assert len(np.unique(ramp)) == 256
-    assert 125 < ramp.mean() < 130
-    assert case("case055_1x1.png").shape == (1, 1, 3)
-    assert case("case055_499x1.png").shape == (1, 499, 3)
-    assert near(case("case066_32x32.avif"), (255, 0, 0), 4)
-
-
-@pytest.mark.parametrize("name", ["png", "bmp", "gif", "tiff"])
-def test_black_and_white_and_palette(name: str) -> None:
-    bits = Image.fromarray(smooth()[:, :, 0] > 100).convert("1")
-    assert np.array_equal(pixels_of(encoded(bits, name)), np.asarray(bits.convert("RGB")))
-    palette = Image.fromarray(smooth()).quantize(16)
-    assert np.array_equal(pixels_of(encoded(palette, name)), np.asarray(palette.convert("RGB")))
-
-
-@pytest.mark.parametrize("name", ["png", "tiff"])
-def test_sixteen_bit_grey_is_scaled(name: str) -> None:
-    ramp = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    pixels = pixels_of(encoded(Image.fromarray(ramp), name))
-    assert np.array_equal(pixels[:, :, 0], (ramp >> 8).astype(np.uint8))
-    assert np.array_equal(pixels[:, :, 0], pixels[:, :, 2])
-
-
-def test_big_endian_and_white_is_zero_sixteen_bit_tiff() -> None:
-    values = np.array([[0, 1000, 40000, 65535]], dtype=np.uint16)
-    for order, photometric in (("<", 1), (">", 1), ("<", 0)):
-        shown = 255 - (values >> 8) if photometric == 0 else values >> 8
-        assert pixels_of(tiff_grey16(values, order, photometric))[0, :, 0].tolist() == shown[0].tolist()
-
-
-def tiff_grey16(values: np.ndarray, order: str, photometric: int) -> bytes:
-    height, width = values.shape
-    tags = [
-        (256, width),
-        (257, height),
-        (258, 16),
-        (259, 1),
-        (262, photometric),
-        (273, 8),
-        (277, 1),
-        (278, height),
-        (279, values.nbytes),
-    ]
-    raster = values.astype(order + "u2").tobytes()
-    directory = struct.pack(order + "H", len(tags))
-    for tag, value in tags:
-        directory += struct.pack(
-            order + "HHIHH" if tag not in (273, 279) else order + "HHII",
-            *((tag, 3, 1, value, 0) if tag not in (273, 279) else (tag, 4, 1, value)),
-        )
-    mark = b"II" if order == "<" else b"MM"
-    return mark + struct.pack(order + "HI", 42, 8 + len(raster)) + raster + directory + bytes(4)
-
-
-def png_of(colour_type: int, samples: np.ndarray, transparency: bytes = b"") -> bytes:
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    height, width = samples.shape[:2]
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0))
-    key = chunk(b"tRNS", transparency) if transparency else b""
-    return b"\x89PNG\r\n\x1a\n" + head + key + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def test_sixteen_bit_colour_and_alpha_are_scaled() -> None:
-    colour = np.array([[[0, 300, 65535], [65535, 32768, 256]]], dtype=np.uint16)
-    assert pixels_of(png_of(2, colour)).tolist() == (colour >> 8).tolist()
-    with_alpha = np.array([[[0, 0, 0, 65535], [0, 0, 0, 0]]], dtype=np.uint16)
-    assert pixels_of(png_of(6, with_alpha)).tolist() == [[[0, 0, 0], [255, 255, 255]]]
-    grey_alpha = np.array([[[0, 65535], [0, 0]]], dtype=np.uint16)
-    assert pixels_of(png_of(4, grey_alpha)).tolist() == [[[0, 0, 0], [255, 255, 255]]]
-
-
-def test_sixteen_bit_colour_keys() -> None:
-    grey = np.array([[1000, 1001]], dtype=np.uint16)
-    assert pixels_of(png_of(0, grey, struct.pack(">H", 1000)))[0, :, 0].tolist() == [255, 3]
-    colour = np.array([[[1000, 2000, 3000], [60000, 2000, 3000]]], dtype=np.uint16)
-    pixels = pixels_of(png_of(2, colour, struct.pack(">HHH", 1000, 2000, 3000)))
-    assert pixels.tolist() == [[[255, 255, 255], [234, 7, 11]]]
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"),
-    [
-        ([0.0, 0.5, 1.0], [0, 128, 255]),
-        ([0.0, 100.0, 255.0], [0, 100, 255]),
-        ([-1.0, 0.0, 1.0], [0, 128, 255]),
-        ([np.nan, 0.0, 1.0], [0, 0, 255]),
-        ([0.0, 0.0, 70000.0], [0, 0, 255]),
-    ],
-)
-def test_float_tiff_is_scaled_by_its_range(values: list[float], shown: list[int]) -> None:
-    pixels = pixels_of(encoded(Image.fromarray(np.array([values], dtype=np.float32)), "tiff"))
-    assert pixels[0, :, 0].tolist() == shown
-
-
-def test_a_float_tiff_of_one_value_is_not_a_division_by_zero() -> None:
-    for value in (-5.0, 0.0, 1e9, np.inf):
-        assert pixels_of(encoded(Image.fromarray(np.full((2, 2), value, np.float32)), "tiff")).shape == (2, 2, 3)
-
-
-def test_cmyk_tiff() -> None:
-    image = Image.new("CMYK", (4, 4), (255, 0, 0, 0))
-    assert near(pixels_of(encoded(image, "tiff")), (0, 255, 255), 3)
-
-
-# -----------------------------------------------------------------------------------------------------------------
-# damage
 
 
 @pytest.mark.parametrize("name", IMAGE_FORMATS)
