@@ -10,6 +10,7 @@ A request that two processes ended with is given to no third.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -102,6 +103,9 @@ class VllmSplit(Fleet):
             except EngineDied:
                 failed.append(member)
                 _leave(held)
+                raise
+            except asyncio.CancelledError:
+                _leave(held)  # whoever was to read it may have died meanwhile, or have had no place
                 raise
             except (EngineUnavailable, QueueFull):  # before the first event only, of one that has not looked at it
                 tried.append(member)

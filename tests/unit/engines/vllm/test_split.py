@@ -216,6 +216,23 @@ async def test_cancelled_in_prefill_nothing_is_left_held(bench: Bench) -> None:
     assert (told, message.request_id) == (by, "late")
 
 
+@pytest.mark.parametrize("how", ["it had no place", "it died"])
+async def test_cancelled_while_nobody_reads_it_it_is_given_up(bench: Bench, how: str) -> None:
+    """Whoever was asked to read it says in the instant of the cancellation that it has not."""
+    answer = bench.ask()
+    holder, at, _ = await bench.prefilled()
+    answer.cancel()
+    await bench.sent(Cancel)
+    if how == "it died":
+        bench.worker(at).kill()
+    else:
+        bench.worker(at).say(refused("r", QueueFull()))
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+    told, message = await bench.sent(LetGo)
+    assert (told, message.request_id) == (holder, "r")
+
+
 async def test_a_deadline_that_passes_in_prefill(bench: Bench) -> None:
     answer = bench.ask(seconds=0.05)
     by, _ = await bench.sent(Prefill)
