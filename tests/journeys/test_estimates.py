@@ -9,8 +9,8 @@ from tests.clips import RED as CLIP_RED
 from tests.clips import clip
 from tests.journeys import test_videos as videos
 from tests.journeys.asking import BLUE, GREEN, RED, ask, by, picture, request, settled
+from tests.journeys.house import decodes_begun, house, nothing_held, with_tools
 from tests.journeys.origin import content, origin
-from tests.journeys.test_budgets import decodes_begun, house, nothing_held, with_tools
 
 from foveate.core.budget import Caller
 from foveate.core.errors import Draining, HouseFull

@@ -9,7 +9,7 @@ import pytest
 from tests.clips import clip_of
 from tests.journeys import test_videos as videos
 from tests.journeys.asking import BLUE, GREEN, RED, ask, by, cached_bytes, numbers, picture, request, settled
-from tests.journeys.test_budgets import nothing_held
+from tests.journeys.house import nothing_held
 
 from foveate.caches.aliases import Aliases
 from foveate.caches.encoder import EncoderCache

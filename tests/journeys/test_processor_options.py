@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from tests.journeys.asking import RED, ask, by, picture, request, settled
-from tests.journeys.test_budgets import nothing_held
+from tests.journeys.house import nothing_held
 
 from foveate.core.errors import ImageTooLarge, InvalidParameter
 from foveate.core.media import ProcessorOptions

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from tests.clips import clip
 from tests.journeys.asking import GREEN, ask, numbers, picture, request, settled
+from tests.journeys.house import with_tools
 from tests.journeys.origin import content, origin
-from tests.journeys.test_budgets import with_tools
 from tests.journeys.test_videos import ref
 from tests.journeys.test_videos import request as video_request
 

@@ -6,8 +6,8 @@ import json
 import msgspec
 import pytest
 from tests.journeys.asking import RED, picture, request, settled
+from tests.journeys.house import house, nothing_held, with_tools
 from tests.journeys.origin import content
-from tests.journeys.test_budgets import house, nothing_held, with_tools
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import HouseFull, MediaTotalTooLarge
