@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import dataclasses
+import os
+import signal
 
 import msgspec
 import pytest
@@ -25,7 +27,9 @@ from foveate.core.errors import (
 )
 from foveate.core.media import DataRef, UrlRef
 from foveate.core.request import Request
+from foveate.engines.fleet import Fleet
 from foveate.journey.service import Journey
+from foveate.runtime.local.process import LocalWorker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -89,6 +93,30 @@ async def test_waiting_in_vain_for_an_encoder_is_not_told_as_encoding(
     assert {"encoder_queue", "vision_encode"} & timing.keys() == {stage}
     assert float(timing[stage]) >= 20
     await settled(service)
+
+
+async def test_a_deadline_waits_for_no_engine_that_stands_still(service: Journey) -> None:
+    """What it may still read stays, and is given back when it goes on."""
+    fleet = service.tools.roll_out.stable.engine
+    assert isinstance(fleet, Fleet)
+    worker = fleet.engines[0].worker
+    assert isinstance(worker, LocalWorker)
+    assert worker.pid is not None
+    await ask(
+        service, request(asked := picture(BLUE))
+    )  # its embeddings are there, so that the prompt gets to the engine
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        for each in (request(asked), request(text="Hello!")):
+            with pytest.raises(DeadlineExceeded):
+                await ask(limited(service, request_seconds_max=0.3), each)
+        assert worker.alive, "nobody has ended it"
+        assert service.tools.encoder_cache.stats().pinned == 1
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+    await settled(service)
+    while service.tools.encoder_cache.stats().pinned:
+        await asyncio.sleep(0.01)
 
 
 async def test_the_error_names_the_picture(service: Journey) -> None:

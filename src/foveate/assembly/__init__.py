@@ -24,6 +24,7 @@ from foveate.caches.single_flight import SingleFlight
 from foveate.journey.canary import Canaries
 from foveate.journey.job import Got, Made, Wanted
 from foveate.journey.keep import restore, save
+from foveate.journey.partings import Partings
 from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
 from foveate.journey.service import Journey
@@ -67,6 +68,8 @@ async def journey(
         flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
         scope.push_async_callback(fetches.aclose)
         scope.push_async_callback(flights.aclose)
+        partings = Partings()
+        scope.push_async_callback(partings.aclose)
         shared = Shared(settings, runtime, load, say)
         roll_out = RollOut(await load_version(files, name, settings, shared, number=0))
         scope.push_async_callback(roll_out.aclose)
@@ -84,6 +87,7 @@ async def journey(
             aliases=Aliases(settings.cache.aliases_max),
             fetches=fetches,
             flights=flights,
+            partings=partings,
             observer=gauges.observer(settings, metrics, request_log, scope),
             metrics=metrics,
             multimodal_places=bounds.places(settings),

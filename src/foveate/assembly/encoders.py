@@ -90,7 +90,7 @@ def crowded(settings: Settings) -> Iterator[str]:
     for name, threads, cpus, processes in placed:
         cores = min((len(set(dealt_out)) for dealt_out in dealt(cpus, processes)), default=len(os.sched_getaffinity(0)))
         if processes and threads > cores:
-            yield f"{name} is {threads}, more than the {cores} cores that such a process may run on: leave it out, or lower it"
+            yield f"{name} is {threads}, but such a process may run on {cores} of the cores: leave it out, or lower it"
 
 
 def engine_encodes(settings: Settings) -> bool:

@@ -23,7 +23,8 @@ from foveate.core.stages import Span
 from foveate.engines.arrivals import Arrivals
 from foveate.engines.deaths import DEATHS_MAX
 from foveate.engines.port import NOT_THERE, EngineEvent, EngineWork, PictureInput, PixelInput, TokenEvent
-from foveate.journey.job import Foreseen, Item, Job
+from foveate.journey.holds import Lease
+from foveate.journey.job import Foreseen, Item, Job, Visual
 from foveate.journey.restarts import engine_back
 from foveate.journey.s1_admit import answer_tokens
 from foveate.journey.tools import Tools
@@ -120,7 +121,8 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
             )
         early = job.arrivals is not None and not job.arrivals.complete
         try:
-            async with aclosing(engine.generate(work, job.arrivals)) as events:
+            asked = tools.partings.through(engine.generate(work, job.arrivals), lambda: _leases(job))
+            async with aclosing(asked) as events:
                 async for event in events:
                     if not begun and isinstance(event, TokenEvent):
                         begun = True
@@ -140,6 +142,11 @@ async def generate(job: Job, tools: Tools) -> AsyncGenerator[EngineEvent, None]:
             if begun or not retry_left or not await engine_back(job.serving.engine, job.deadline, wait_seconds):
                 raise
             work, retry_left = msgspec.structs.replace(work, deaths=deaths), False
+
+
+def _leases(job: Job) -> list[Lease[Visual]]:
+    """Return further leases on the pictures that the engine may be reading now."""
+    return [item.lease.again() for each in job.items for item in each.seen if item.lease is not None]
 
 
 def _close_window(job: Job, event: TokenEvent) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foveate.caches.aliases import Aliases
 from foveate.caches.bad_media import BadMedia
@@ -15,6 +15,7 @@ from foveate.caches.single_flight import SingleFlight
 from foveate.engines.port import Relay
 from foveate.journey.in_flight import InFlight
 from foveate.journey.job import Got, Made, Wanted
+from foveate.journey.partings import Partings
 from foveate.journey.places import Places
 from foveate.journey.reload import Reloads
 from foveate.journey.roll_out import RollOut
@@ -70,6 +71,7 @@ class Tools:
     metrics: Metrics
     multimodal_places: Places
     in_flight: InFlight
+    partings: Partings = field(default_factory=Partings)
     keep: KeepDirectory | None = None
     relay: Relay | None = None
     """Servers behind this one, which answer instead of an engine here."""
