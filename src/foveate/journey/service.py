@@ -1,4 +1,4 @@
-"""The journey as the API sees it: opens requests, counts them in and out, receives and unpacks large bodies."""
+"""The journey as the API sees it: opens requests, counts them in and out, and names whatever else can be asked of the server."""
 
 from __future__ import annotations
 
@@ -7,35 +7,29 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
-import msgspec
-
 from foveate.core.budget import Caller
 from foveate.core.clock import now
-from foveate.core.errors import ArenaFull, DeadlineExceeded, Draining, EngineUnknown, FoveateError, UpstreamUnknown
-from foveate.core.limits import ARENA_LIMIT
-from foveate.core.media import Blob
+from foveate.core.errors import DeadlineExceeded, Draining, EngineUnknown, FoveateError, UpstreamUnknown
 from foveate.core.request import Request
 from foveate.decisions.budget import CONTEXT_LIMIT, DECODE_LIMIT
 from foveate.decisions.scaling import ScaleTerms
 from foveate.engines.port import EngineReport, RelayReport
 from foveate.journey import job_of
 from foveate.journey.answer import JourneyAnswer, ending_of
+from foveate.journey.bodies import Bodies
 from foveate.journey.cache_port import CacheOperator
 from foveate.journey.canary import Canaries
 from foveate.journey.canary_port import CanaryOperator
 from foveate.journey.estimate import estimate
-from foveate.journey.holds import EarlyHold, SlotHold
 from foveate.journey.in_flight_limits import SERVER_LIMITS
 from foveate.journey.job import Job
 from foveate.journey.operate_caches import CacheOperations
 from foveate.journey.port import Answer, BodyBuffer, Estimate, Readiness, Reloaded, RulesInForce, Terms, Unpacked
-from foveate.journey.room import take
 from foveate.journey.tools import Tools
 from foveate.journey.topology import Topologies
 from foveate.journey.topology_port import TopologyOperator
 from foveate.journey.upload import Upload
 from foveate.media.headers.container import VIDEO_FORMATS
-from foveate.media.messages import JobFailed, Unpack, UnpackDone
 from foveate.models.unknown import CONTEXT_UNKNOWN
 from foveate.observe.ledger import RequestLedger
 from foveate.observe.observer import Observer
@@ -68,6 +62,7 @@ class Journey:
         self._models = models
         self.body_bytes_max = tools.limits.body_bytes_max
         self.inline_bytes_min = tools.limits.inline_bytes_min
+        self._bodies = Bodies(tools)
         self._open = 0
         self._draining = False
         self._idle = asyncio.Event()
@@ -139,9 +134,7 @@ class Journey:
     @asynccontextmanager
     async def body(self, bytes_max: int, caller: Caller) -> AsyncIterator[BodyBuffer]:
         """Open a buffer for a large body."""
-        room = min(bytes_max, self.body_bytes_max)
-        with Upload(self.tools, room, caller, take=self._take_for_body) as buffer:
-            buffer.open(room)
+        with self._bodies.received(bytes_max, caller) as buffer:
             yield buffer
 
     @asynccontextmanager
@@ -149,78 +142,8 @@ class Journey:
         """Let a media worker take the inline pictures out of a large body."""
         assert isinstance(buffer, Upload)
         self.check_open()
-        body = buffer.take()
-        charge = buffer.charge
-        try:
-            out = take(self.tools, body.slot.size)
-            hold = EarlyHold(out)
-        except BaseException:
-            body.release()
-            charge.release()
-            raise
-        try:
-            try:
-                done = await self._run_unpack(body, out, buffer.tenant)
-            finally:
-                body.release()
-            # Its room was the body's size: what base64 and text took of it goes back now, not when the request ends.
-            end = max(
-                (entry.blob.slot.offset + entry.blob.slot.size for entry in done.blobs if entry.blob is not None),
-                default=out.slot.offset,
-            )
-            out.shrink(max(end - out.slot.offset, 1))
-            blobs = tuple(entry.error if entry.blob is None else entry.blob for entry in done.blobs)
-            charge.top_up("bytes", sum(blob.size for blob in blobs if isinstance(blob, Blob)))
-            yield Unpacked(
-                done.skeleton,
-                tuple(blob for blob in blobs if blob is not None),
-                started_at=done.started_at,
-                ended_at=now(),
-                hold=hold,
-                charge=charge,
-                cpu_ms=done.cpu_ms,
-            )
-        finally:
-            hold.release()
-            charge.release()
-
-    def _take_for_body(self, size: int) -> SlotHold:
-        """Bodies on their way may fill half of the arena, so that slow or idle uploads do not keep everyone else's pictures out."""
-        arena = self.tools.arena
-        if arena.used_bytes - self._cached_bytes() + size > arena.capacity_bytes // 2:
-            raise ArenaFull(
-                detail="bodies and work under way hold half of the arena",
-                limit_name=ARENA_LIMIT,
-                limit=arena.capacity_bytes // 2,
-                actual=arena.used_bytes - self._cached_bytes() + size,
-                retry_after_seconds=1.0,
-            )
-        return take(self.tools, size)
-
-    def _cached_bytes(self) -> int:
-        tools = self.tools
-        return sum(cache.stats().bytes for cache in (tools.processor_cache, tools.encoder_cache, tools.media_cache))
-
-    async def _run_unpack(self, body: SlotHold, out: SlotHold, tenant: str) -> UnpackDone:
-        started = now()
-        held = (body.retain(), out.retain())
-
-        def release() -> None:
-            for hold in held:
-                hold.release()
-
-        job = Unpack(body.slot, out.slot)
-        deadline = started + self.tools.limits.item_seconds_max
-        serving = self.tools.roll_out.stable
-        leave = serving.enter()
-        try:
-            reply = await serving.media.run(job, whom=tenant, on_done=release, deadline=deadline)
-        finally:
-            leave()
-        if isinstance(reply, JobFailed):
-            raise reply.error.error()
-        assert isinstance(reply, UnpackDone)
-        return msgspec.structs.replace(reply, started_at=started)
+        async with self._bodies.unpacked(buffer) as unpacked:
+            yield unpacked
 
     def refused(self, request_id: str, received_at: float, error: FoveateError, caller: Caller | None) -> None:
         """Note a request that was refused before it could be understood."""
