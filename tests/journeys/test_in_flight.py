@@ -11,10 +11,7 @@ from tests.journeys.house import house, nothing_held, with_tools
 from tests.journeys.origin import content, origin
 
 from foveate.core.budget import Caller
-from foveate.core.errors import (
-    HouseFull,
-    MediaTotalTooLarge,
-)
+from foveate.core.errors import HouseFull, MediaTotalTooLarge
 from foveate.core.media import MediaRef
 from foveate.journey.in_flight_limits import QUANTITIES
 from foveate.journey.service import Journey

@@ -8,18 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from foveate.decisions.eviction import PolicyName
-from foveate.settings.declare import (
-    Bytes,
-    ClassName,
-    Cpus,
-    Device,
-    GiB,
-    KiB,
-    MiB,
-    Names,
-    Section,
-    setting,
-)
+from foveate.settings.declare import Bytes, ClassName, Cpus, Device, GiB, KiB, MiB, Names, Section, setting
 
 
 class ServerSettings(Section):

@@ -2,7 +2,8 @@
 
 import httpx
 import pytest
-from tests.unit.api.fake import HOT, MEDIUM, FakeService, serving
+from tests.unit.api.fake import FakeService, serving
+from tests.unit.api.fake_admin import HOT, MEDIUM
 
 from foveate.core.budget import Budget, Caller
 from foveate.core.errors import SettingsRefused

@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.api.fake import HOT, MEDIUM, FakeService, serving
+from tests.unit.api.fake import FakeService, serving
+from tests.unit.api.fake_admin import HOT, MEDIUM
 from tests.unit.api.test_admin import ADMIN, with_keys
 
 

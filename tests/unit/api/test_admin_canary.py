@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from tests.unit.api.fake import FakeCanary, serving
+from tests.unit.api.fake import serving
+from tests.unit.api.fake_admin import FakeCanary
 from tests.unit.api.test_admin import ADMIN, with_keys
 
 from foveate.core.errors import CanaryNotFound, CanaryRefused, CanaryRunning, FoveateError

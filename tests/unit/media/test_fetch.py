@@ -26,13 +26,7 @@ from tests.unit.media.sites import (
     silent,
 )
 
-from foveate.core.errors import (
-    FetchFailed,
-    FetchRejected,
-    FoveateError,
-    MediaTooLarge,
-    QueueFull,
-)
+from foveate.core.errors import FetchFailed, FetchRejected, FoveateError, MediaTooLarge, QueueFull
 from foveate.media.fetch import FetchLimits
 
 

@@ -19,12 +19,7 @@ from tests.unit.media.sites import (
     server_tls,
 )
 
-from foveate.core.errors import (
-    FetchFailed,
-    FetchRejected,
-    UrlInvalid,
-    UrlRefused,
-)
+from foveate.core.errors import FetchFailed, FetchRejected, UrlInvalid, UrlRefused
 
 
 async def test_reuses_a_connection_to_the_same_checked_address_only() -> None:

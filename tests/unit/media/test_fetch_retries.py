@@ -6,21 +6,9 @@ import asyncio
 
 import pytest
 from blake3 import blake3
-from tests.unit.media.sites import (
-    BODY,
-    Buffer,
-    Site,
-    answering,
-    fetcher_for,
-    get,
-    redirecting,
-    refused,
-)
+from tests.unit.media.sites import BODY, Buffer, Site, answering, fetcher_for, get, redirecting, refused
 
-from foveate.core.errors import (
-    FetchFailed,
-    FetchRejected,
-)
+from foveate.core.errors import FetchFailed, FetchRejected
 from foveate.media.fetch import FetchLimits
 from foveate.media.transport import Progress
 

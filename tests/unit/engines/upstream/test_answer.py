@@ -19,9 +19,7 @@ from tests.unit.engines.upstream.answering import (
     work,
 )
 
-from foveate.core.errors import (
-    UpstreamRefused,
-)
+from foveate.core.errors import UpstreamRefused
 from foveate.engines.port import RelayedMedia
 from foveate.engines.upstream.body import SLICE_BYTES, WHOLE_BYTES_MAX
 from foveate.runtime.arena import Arena

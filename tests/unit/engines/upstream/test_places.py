@@ -6,21 +6,9 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from tests.unit.engines.upstream.answering import (
-    Upstream,
-    answered,
-    endless,
-    failing,
-    picture,
-    relaying,
-    work,
-)
+from tests.unit.engines.upstream.answering import Upstream, answered, endless, failing, picture, relaying, work
 
-from foveate.core.errors import (
-    MediaNotHeld,
-    QueueFull,
-    UpstreamUnavailable,
-)
+from foveate.core.errors import MediaNotHeld, QueueFull, UpstreamUnavailable
 from foveate.engines.port import RelayedMedia
 from foveate.runtime.arena import Arena
 
