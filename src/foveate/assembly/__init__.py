@@ -63,13 +63,7 @@ async def journey(
         files, name = await find_model(settings.model.path, settings, say)
         runtime = await _runtime(settings, files, scope)
         arena = runtime.arena
-        # Closed after the workers have ended: shared work waits for a worker to let go of its slots, even for one that hangs.
-        fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
-        flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
-        scope.push_async_callback(fetches.aclose)
-        scope.push_async_callback(flights.aclose)
-        partings = Partings()
-        scope.push_async_callback(partings.aclose)
+        fetches, flights, partings = _outliving_requests(scope)
         shared = Shared(settings, runtime, load, say)
         roll_out = RollOut(await load_version(files, name, settings, shared, number=0))
         scope.push_async_callback(roll_out.aclose)
@@ -106,6 +100,20 @@ async def journey(
         )
         scope.push_async_callback(built.aclose)
         yield built
+
+
+def _outliving_requests(
+    scope: AsyncExitStack,
+) -> tuple[SingleFlight[Wanted, Got], SingleFlight[EncoderKey, Made], Partings]:
+    """Return what owns work that no single request does. Entered into ``scope`` before the workers, so that it is closed after they have
+    ended: such work waits for a worker to let go of its slots, even for one that hangs.
+    """
+    fetches: SingleFlight[Wanted, Got] = SingleFlight(Got.release)
+    flights: SingleFlight[EncoderKey, Made] = SingleFlight(Made.release)
+    partings = Partings()
+    for each in (fetches, flights, partings):
+        scope.push_async_callback(each.aclose)
+    return fetches, flights, partings
 
 
 async def _runtime(settings: Settings, files: ModelFiles, scope: AsyncExitStack) -> Runtime:
