@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-from tests.unit.engines.played import BUNDLE, ENCODED, INFO, PREPARED, FakeRuntime, FakeWorker
+from tests.unit.engines.bench import Bench, late
+from tests.unit.engines.played import ENCODED, INFO, PREPARED
 
 from foveate.core.clock import now
 from foveate.core.errors import (
@@ -26,54 +24,8 @@ from foveate.core.request import Sampling
 from foveate.encoders.messages import CancelEncode, Encode, EncodeBegun, EncodeDone, EncodeRejected
 from foveate.engines import process_client
 from foveate.engines.arrivals import Arrivals
-from foveate.engines.embedded.client import EmbeddedEngine
-from foveate.engines.embedded.messages import EmbeddedConfig, Prefill, Prefilled, SlotFree
-from foveate.engines.messages import Cancel, Cancelled, Generate, PictureReady
-from foveate.engines.port import NOT_THERE, EngineWork, FailEvent, FinishEvent, PictureInput, TokenEvent
-from foveate.observe.load import Load
-
-OUT = Slot(1024, 4096)
-
-
-class Bench:
-    def __init__(self) -> None:
-        self.runtime = FakeRuntime()
-        self.lines: list[str] = []
-        self.restarted = asyncio.Event()
-        self.load = Load()
-        self.engine = EmbeddedEngine(
-            self.runtime,
-            EmbeddedConfig("directory", "model"),
-            threads=2,
-            start_seconds_max=5,
-            on_progress=self.lines.append,
-            on_restart=self.restarted.set,
-            load=self.load,
-        )
-
-    @property
-    def worker(self) -> FakeWorker:
-        return self.runtime.workers[-1]
-
-    def generate(self, request_id: str = "r") -> Any:
-        return self.engine.generate(EngineWork(request_id, [1], [], Sampling(5), now() + 60))
-
-    async def generating(self, request_id: str = "r") -> tuple[Any, asyncio.Task[Any]]:
-        """Return an open generation and the task that waits for its next event."""
-        stream = self.generate(request_id)
-        task = asyncio.ensure_future(anext(stream))
-        message = await self.worker.sent.get()
-        assert isinstance(message, Generate)
-        return stream, task
-
-
-@pytest.fixture
-async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(process_client, "_RESTART_SECONDS_MIN", 0.01)
-    bench = Bench()
-    await bench.engine.start()
-    yield bench
-    await bench.engine.stop(seconds_max=1)
+from foveate.engines.messages import Cancel, Cancelled, PictureReady
+from foveate.engines.port import EngineWork, FailEvent, FinishEvent, TokenEvent
 
 
 async def test_start_tells_what_it_is_and_what_it_loads(bench: Bench) -> None:
@@ -111,10 +63,6 @@ async def test_events_reach_their_request_and_end_with_the_last(bench: Bench) ->
     assert bench.worker.sent.empty(), "what has ended is not cancelled"
 
 
-def late(*there: bool) -> list[PictureInput]:
-    return [PictureInput(BUNDLE if is_there else NOT_THERE, 4, {}, str(place)) for place, is_there in enumerate(there)]
-
-
 async def test_pictures_that_come_later_are_passed_on(bench: Bench) -> None:
     work = EngineWork("r", [1], late(True, False, False, False), Sampling(5), now() + 60)
     arrivals = Arrivals({1, 2, 3})
@@ -137,85 +85,6 @@ async def test_pictures_that_come_later_are_passed_on(bench: Bench) -> None:
     assert (await bench.worker.sent.get()).work.pictures == whole, "another try is given all that came"
     bench.worker.say(TokenEvent("r", 0, "A", [1]))
     await again
-
-
-class Place:
-    """Where a prompt's K/V may go, when the test says so."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.granted = asyncio.Event()
-
-    async def slot(self) -> Slot:
-        self.asked += 1
-        await self.granted.wait()
-        return OUT
-
-
-async def test_a_prompt_that_is_handed_on_asks_for_its_place_when_its_pictures_are_there(bench: Bench) -> None:
-    work = EngineWork("r", [1], late(True, False, False), Sampling(5), now() + 60)
-    arrivals, place, whole = Arrivals({1, 2}), Place(), late(True, True, True)
-    asked = asyncio.ensure_future(bench.engine.prefill(work, place.slot, submitted_at=1.0, arrivals=arrivals))
-    assert await bench.worker.sent.get() == Prefill(work, 1.0, None)
-    arrivals.put(2, whole[2])
-    assert await bench.worker.sent.get() == PictureReady("r", 2, whole[2])
-    assert place.asked == 0
-    arrivals.put(1, whole[1])
-    await asyncio.sleep(0.01)
-    assert (place.asked, bench.worker.sent.empty()) == (1, True)
-    place.granted.set()
-    assert await bench.worker.sent.get() == PictureReady("r", 1, whole[1], OUT)
-    done = Prefilled("r", BUNDLE, 5, 0.0, 0.0, 0, 0.0)
-    bench.worker.say(done)
-    assert await asked == done
-
-
-@pytest.mark.parametrize("end", ["cancelled", "failed", "died", "out of time"])
-@pytest.mark.parametrize("all_there", [False, True])
-async def test_a_prompt_that_is_handed_on_ends_whatever_it_waits_for(bench: Bench, end: str, all_there: bool) -> None:
-    seconds = 0.2 if end == "out of time" else 60
-    work = EngineWork("r", [1], late(True, False), Sampling(5), now() + seconds)
-    arrivals, place = Arrivals({1}), Place()
-    asked = asyncio.ensure_future(bench.engine.prefill(work, place.slot, submitted_at=1.0, arrivals=arrivals))
-    await bench.worker.sent.get()
-    if all_there:
-        arrivals.put(1, late(True, True)[1])
-        await asyncio.sleep(0)
-    if all_there and end in ("failed", "died", "out of time"):
-        place.granted.set()  # who waits for room hears of nothing else before
-        await bench.worker.sent.get()
-    if end == "cancelled":
-        asked.cancel()
-    elif end == "failed":
-        bench.worker.say(FailEvent("r", QueueFull(detail="full").record()))
-    elif end == "died":
-        bench.worker.kill()
-    if end in ("cancelled", "out of time"):
-        assert await bench.worker.sent.get() == Cancel("r")
-        assert not asked.done(), "its pictures' slots may be read until the process says otherwise"
-    if end != "died":
-        bench.worker.say(SlotFree("r"))
-    expected = {"cancelled": asyncio.CancelledError, "failed": QueueFull, "died": EngineDied}
-    with pytest.raises(expected.get(end, DeadlineExceeded)):
-        await asked
-
-
-async def test_a_death_that_nobody_waits_for_any_more_is_not_reported_as_forgotten(bench: Bench) -> None:
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
-    work = EngineWork("r", [1], [], Sampling(5), now() + 60)
-    place = Place()
-    place.granted.set()
-    asked = asyncio.ensure_future(bench.engine.prefill(work, place.slot, submitted_at=1.0, arrivals=Arrivals(set())))
-    await bench.worker.sent.get()
-    asked.cancel()
-    assert await bench.worker.sent.get() == Cancel("r")
-    bench.worker.kill()
-    await asyncio.wait({asked})
-    assert asked.cancelled()
-    del asked  # and with it the frames that know the future
-    gc.collect()
-    assert told == []
 
 
 async def test_closing_early_cancels(bench: Bench) -> None:
