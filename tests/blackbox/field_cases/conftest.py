@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -100,6 +101,14 @@ def guarded(
         made.stop()
     finally:
         made.kill_all()
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Opens when the test is over, so that no origin waits on."""
+    made = threading.Event()
+    yield made
+    made.set()
 
 
 @pytest.fixture(autouse=True)
