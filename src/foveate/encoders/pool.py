@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foveate.core.clock import now
-from foveate.core.errors import DeadlineExceeded, EncodeFailed, EncodersUnavailable, QueueFull
+from foveate.core.errors import DeadlineExceeded, EncodeFailed, EncodersUnavailable, EngineUnavailable, QueueFull
 from foveate.core.media import EncodedImage, PreparedImage
 from foveate.core.memory import Slot
 from foveate.decisions.encode_order import BatchBounds
@@ -165,7 +165,18 @@ class EncoderPool:
     async def _encode_locally(self, ticket: Ticket) -> EncodedImage:
         if self._local is None or self._workers.stopped:
             raise EncodersUnavailable(retry_after_seconds=1.0)
-        image = await self._local.encode(ticket.prepared, ticket.out, deadline=ticket.deadline, purpose=ticket.purpose)
+        try:
+            image = await self._local.encode(
+                ticket.prepared, ticket.out, deadline=ticket.deadline, purpose=ticket.purpose
+            )
+        except EngineUnavailable as error:
+            if not ticket.deaths:
+                raise
+            # Told so, it is not tried again as if nothing had ended of it.
+            raise EncodersUnavailable(
+                detail=f"{ticket.deaths} encode workers ended, and the engine's process is gone too",
+                retry_after_seconds=1.0,
+            ) from error
         self.local_pictures += bool(self._workers.wanted)
         self._blame(ticket)
         return image

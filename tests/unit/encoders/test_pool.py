@@ -17,6 +17,7 @@ from foveate.core.errors import (
     DeadlineExceeded,
     EncodeFailed,
     EncodersUnavailable,
+    EngineUnavailable,
     QueueFull,
     StartupError,
 )
@@ -46,6 +47,8 @@ class Engine:
     ) -> EncodedImage:
         self.asked.append(prepared.replacement)
         await asyncio.sleep(0)  # as whatever asks another process does
+        if prepared.replacement == "die":
+            raise EngineUnavailable(detail="the engine process ended")
         self._arena.view(out)[0] = LOCAL
         return EncodedImage(TensorBundle(out, (), 1), prepared.rows, ())
 
@@ -207,6 +210,18 @@ async def test_what_ran_when_the_last_worker_died_is_the_engines_when_none_comes
     async with benches(local=True, workers=1) as bench:
         bench.pool._workers._config = PoolConfig(1, EncoderConfig("refuse"), entry="tests.workers:encoding")
         assert await bench.encode("die_once") == LOCAL
+        assert bench.pool.alive == 0
+        with pytest.raises(EngineUnavailable):
+            await bench.encode("die")
+
+
+async def test_what_a_worker_and_then_the_engine_ended_with_is_not_to_be_tried_again() -> None:
+    async with benches(local=True, workers=1) as bench:
+        bench.pool._workers._config = PoolConfig(1, EncoderConfig("refuse"), entry="tests.workers:encoding")
+        with pytest.raises(EncodersUnavailable) as caught:
+            await bench.encode("die")
+        assert "the engine's process is gone too" in caught.value.detail
+        assert bench.engine.asked == ["die"]
 
 
 async def test_what_ran_when_the_last_worker_was_taken_away_is_the_engines_at_once() -> None:
