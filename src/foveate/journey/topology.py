@@ -111,7 +111,7 @@ class Topologies:
         if (wanted.kind == "e-p-d") != (self._kind == "e-p-d") or numbered:
             raise TopologyRefused(
                 "This engine's processes have their roles, and what connects them, from their start. Restart the server with "
-                f"--topology {wanted.kind}."
+                f"{_flags(wanted)}."
             )
         if not wanted.encoders and not all(pool.encodes_locally for pool in pools):
             raise TopologyRefused(
@@ -196,6 +196,12 @@ class Topologies:
 
     def _pools(self) -> list[EncoderPool]:
         return [serving.encoders for serving in self._roll_out.all if serving.encoders is not None]
+
+
+def _flags(wanted: _Shape) -> str:
+    """Return what a server is started with for it, as far as it was asked for."""
+    numbers = (("--prefill-workers", wanted.prefill), ("--decode-workers", wanted.decode))
+    return " ".join([f"--topology {wanted.kind}", *(f"{flag} {number}" for flag, number in numbers if number)])
 
 
 async def _give_back(serving: Serving, before: _Shape) -> None:

@@ -216,7 +216,7 @@ async def test_roles_that_are_fixed_when_a_process_starts(
     bench = Bench(started, fallback=fallback, roles=False)
     with pytest.raises(TopologyRefused, match=said):
         await bench.topologies.set(kind, 1)
-    with pytest.raises(TopologyRefused):
+    with pytest.raises(TopologyRefused, match=r"Restart the server with --topology e-p-d --decode-workers 2\."):
         await bench.topologies.set("e-p-d", 1, decode=2)
     assert bench.done == []
     await bench.topologies.set(started, 2)
