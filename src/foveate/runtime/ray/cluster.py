@@ -42,6 +42,8 @@ _PLACE_SECONDS: Final = 20.0
 """How long an actor may take to be there while nodes are avoided, then it is placed again: at times Ray asks one of them all the same."""
 _NODE_LABEL: Final = "ray.io/node-id"
 """The label that Ray gives each node."""
+_CONNECT_SECONDS: Final = 5.0
+"""How long a connection to the cluster's head may take."""
 _LOOKS: Final = 3
 """Times another machine's clock is looked at; the shortest look counts."""
 _THREAD_BYTES: Final = 256 * 1024
@@ -69,6 +71,7 @@ async def connect(config: ClusterConfig) -> Callable[[], None]:
     """Connect this process, unless it is, and return what takes the connection back. Raises StartupError."""
     if ray.is_initialized():
         return lambda: None
+    await _check_address(config.address)
     try:
         await asyncio.to_thread(
             ray.init,
@@ -83,6 +86,31 @@ async def connect(config: ClusterConfig) -> Callable[[], None]:
             f"There is no Ray cluster at {config.address}. Start one with: ray start --head", detail=repr(error)
         ) from error
     return ray.shutdown
+
+
+async def _check_address(address: str) -> None:
+    """Raise StartupError where nobody listens at the cluster's ``HOST:PORT``: Ray itself would try for minutes, without a word."""
+    given = (os.environ.get("RAY_ADDRESS") or "auto") if address == "auto" else address
+    host, _, port = given.rpartition(":")
+    if "://" in given or not port.isdecimal() or not host:
+        return  # what Ray finds, or judges, itself
+    # A head may listen on its node's address only, which Ray takes for the loopback one.
+    own: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    hosts = [host, own] if host in ("localhost", "127.0.0.1") else [host]
+    failed: list[Exception] = []
+    for each in hosts:
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                _, writer = await asyncio.open_connection(each, int(port))
+        except (OSError, OverflowError, TimeoutError) as error:
+            failed.append(error)
+        else:
+            writer.close()
+            return
+    raise StartupError(
+        f"There is no Ray cluster at {given}: nobody listens there. Start one with: ray start --head",
+        detail=repr(failed),
+    )
 
 
 class Host:
