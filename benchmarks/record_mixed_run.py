@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/record_mixed_run.py tests/data/mixed_run.jsonl
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 from foveate.bench.client import Connection
@@ -13,7 +13,9 @@ from foveate.bench.server import HOST, running
 
 def main() -> None:
     """Run the requests one after the other against a fresh server and keep its log as it wrote it."""
-    target = Path(sys.argv[1])
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("target", type=Path, help="the file that the log is written to, anew")
+    target: Path = options.parse_args().target
     target.unlink(missing_ok=True)
     with running("--log-requests", str(target)) as server, Connection(HOST, server.port) as connection:
         for number in range(MIXED_REQUESTS):
