@@ -50,6 +50,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder, web: O
         tmp_path_factory.mktemp("gateway"),
         *("--engine", "upstream", "--upstream-servers", json.dumps(upstreams), "--media-workers", "1"),
         *(*FETCH, "--fetch-ports", str(web.port)),
+        # vLLM's processes spin, and the others wait for a core: seconds at times, on two of them.
+        *("--upstream-connect-seconds", "60", "--upstream-health-seconds", "1", "--upstream-failures-max", "12"),
         forked=True,
     )
     try:
@@ -162,7 +164,7 @@ def test_too_many_are_refused_and_the_others_answered(path: tuple[str, Server], 
     refused = [one for one in answers if one.status_code != 200]
     assert {one.status_code for one in refused} <= {429, 503}
     assert len(refused) > 0
-    assert all(one.json()["error"]["code"] in ("queue_full", "upstream_busy") for one in refused)
+    assert {one.json()["error"]["code"] for one in refused} <= {"queue_full", "upstream_busy"}
     assert len(answers) - len(refused) >= QUEUE_MAX
 
 

@@ -85,6 +85,9 @@ def flags(directory: Path | None) -> dict[str, str]:
 
 ON_RAY = {
     "runtime.kind": "ray",
+    # Nothing hangs here, but machines may have more to do.
+    "topology.hang_seconds": "20",
+    "engine.hang_seconds": "20",
     "runtime.decode_needs": "here=0.01",
     **{f"runtime.{role}_needs": "away=0.01" for role in ("media", "encoder", "engine", "prefill")},
 }
