@@ -171,10 +171,11 @@ def scale_terms(settings: Settings) -> ScaleTerms | None:
     return ScaleTerms(chosen.encoders, chosen.encoders_max, chosen.target_queue_ms / 1e3)
 
 
-def threads_each(workers: int, cpus: Sequence[int] = ()) -> int:
-    """Return the threads of each worker where they share these cores; without any, all cores but one."""
-    cores = len(set(cpus)) or len(os.sched_getaffinity(0)) - 1
-    return max(1, cores // max(1, workers))
+def threads_each(workers: int, cpus: Sequence[int] = (), *, others: int = 0) -> int:
+    """Return the threads of each worker where they share these cores; without any, all cores but one, with ``others`` besides."""
+    if cpus:
+        return max(1, len(set(cpus)) // workers)
+    return max(1, (len(os.sched_getaffinity(0)) - 1) // (workers + others))
 
 
 def dealt(cpus: Sequence[int], workers: int) -> tuple[tuple[int, ...], ...]:

@@ -104,7 +104,7 @@ def _vllm_split(settings: Settings, files: ModelFiles, name: str, shared: Shared
                     config, device=device or config.device, encoder=config.encoder and role == "p", role=role
                 ),
                 load=shared.load,
-                threads=threads or (threads_each(count, cpus) if cpus else threads_each(len(roles))),
+                threads=threads or threads_each(count, cpus, others=len(roles) - count),
                 cpus=turn(dealt(cpus, count), at - roles.index(role)),
                 **_given(settings, shared),
             )

@@ -68,9 +68,8 @@ class EmbeddedSupply:
             threads = settings.engine.threads or threads_each(count, settings.engine.cpus)
             cpus = dealt(settings.engine.cpus, count)
             return [self._place("pd", config, threads, turn(cpus, at)) for at in range(count)]
-        each = threads_each(chosen.prefill + chosen.decode)
-        first_each = threads_each(chosen.prefill, chosen.prefill_cpus) if chosen.prefill_cpus else each
-        second_each = threads_each(chosen.decode, chosen.decode_cpus) if chosen.decode_cpus else each
+        first_each = threads_each(chosen.prefill, chosen.prefill_cpus, others=chosen.decode)
+        second_each = threads_each(chosen.decode, chosen.decode_cpus, others=chosen.prefill)
         # Where the engine's processes stand in for encode workers, those that prefill do: the others need no vision tower.
         first = msgspec.structs.replace(config, device=chosen.prefill_device or config.device)
         second = msgspec.structs.replace(config, device=chosen.decode_device or config.device, encoder=False)

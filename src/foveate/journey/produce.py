@@ -85,8 +85,8 @@ def _blamed(
     try:
         yield
     except FoveateError as error:
-        waited = until_begun is not None and not isinstance(error, EncodeFailed)
-        error.spans = (*before, Span(until_begun if waited and until_begun else stage, started, now()))
+        blamed = stage if until_begun is None or isinstance(error, EncodeFailed) else until_begun
+        error.spans = (*before, Span(blamed, started, now()))
         raise
 
 

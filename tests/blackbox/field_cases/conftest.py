@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from tests.blackbox.conftest import SMALL
 from tests.blackbox.field_cases.dns import NameServer, name_server
@@ -21,6 +22,13 @@ CHAT = "/v1/chat/completions"
 HOSTS = ("allowed.example", "*.media.example", "faß.de", "cdn.example.")
 SERVERS = ("guarded", "server", "plain", "tight", "tiered")
 PICTURE = "/picture.png"
+
+
+@pytest.fixture(scope="module")
+def http(guarded: Server) -> Iterator[httpx.Client]:
+    """A client of ``guarded``, for groups A and B; others have servers of their own."""
+    with guarded.client() as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

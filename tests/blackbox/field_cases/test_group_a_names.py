@@ -18,7 +18,6 @@ from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.origins import Origin, body, origin, redirect
 from tests.blackbox.pictures import ask, encoded, one
 from tests.blackbox.replies import content
-from tests.blackbox.server import Server
 
 PART = "messages[0].content[0].image_url"
 REFUSED = Right(400, "media_url_refused")
@@ -26,12 +25,6 @@ FAILED = Right(502, "media_fetch_failed")
 MAY = "127.0.0.3"
 INNER = "127.0.0.4"
 TRAP = "127.0.0.1"
-
-
-@pytest.fixture(scope="module")
-def http(guarded: Server) -> Iterator[httpx.Client]:
-    with guarded.client() as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

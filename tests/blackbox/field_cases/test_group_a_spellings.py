@@ -7,7 +7,6 @@ through the policy connects to one of them, and fails its test.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -17,19 +16,12 @@ from tests.blackbox.field_cases.marks import ANSWERED, Right, field_case
 from tests.blackbox.origins import Origin, redirect
 from tests.blackbox.pictures import CASES, ask
 from tests.blackbox.replies import content
-from tests.blackbox.server import Server
 
 REFUSED = Right(400, "media_url_refused")
 INVALID = Right(400, "invalid_media_url")
 PART = "messages[0].content[0].image_url"
 P = "{port}"
 """Stands for the port that ``guarded`` may fetch from and the traps listen on."""
-
-
-@pytest.fixture(scope="module")
-def http(guarded: Server) -> Iterator[httpx.Client]:
-    with guarded.client() as client:
-        yield client
 
 
 @field_case(3, "a redirect to a URL that parsers disagree about", INVALID)

@@ -8,7 +8,6 @@ it may not fetch from: whatever slips through the policy connects to one of them
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -26,12 +25,6 @@ INVALID = Right(400, "invalid_media_url")
 PART = "messages[0].content[0].image_url"
 P = "{port}"
 """Stands for the port that ``guarded`` may fetch from and the traps listen on."""
-
-
-@pytest.fixture(scope="module")
-def http(guarded: Server) -> Iterator[httpx.Client]:
-    with guarded.client() as client:
-        yield client
 
 
 @field_case(

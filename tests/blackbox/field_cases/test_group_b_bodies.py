@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -22,12 +21,6 @@ FAILED = Right(502, "media_fetch_failed")
 REJECTED = Right(400, "media_fetch_rejected")
 TOO_LARGE = Right(413, "media_too_large", "max_item_bytes")
 NO_MEDIA = Right(415, "media_unsupported")
-
-
-@pytest.fixture(scope="module")
-def http(guarded: Server) -> Iterator[httpx.Client]:
-    with guarded.client() as client:
-        yield client
 
 
 @field_case(25, "a body without an end; one announced as larger than allowed, with nothing behind it", TOO_LARGE)

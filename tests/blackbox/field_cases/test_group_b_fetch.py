@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 
@@ -23,12 +22,6 @@ TIMEOUT = "media_fetch_timeout"
 FAILED = Right(502, "media_fetch_failed")
 REJECTED = Right(400, "media_fetch_rejected")
 TOO_LARGE = Right(413, "media_too_large", "max_item_bytes")
-
-
-@pytest.fixture(scope="module")
-def http(guarded: Server) -> Iterator[httpx.Client]:
-    with guarded.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,6 @@ import socket
 import pytest
 
 from foveate.core.errors import StartupError
-
-pytest.importorskip("ray")
-
 from foveate.runtime.ray.cluster import ClusterConfig, connect
 
 
